@@ -1,0 +1,1 @@
+"""What the chapters and labs show: figures, steppers, exercises."""

@@ -1,0 +1,208 @@
+"""The door: checks what comes in, flattens the batch, picks the stage, restores the shape.
+
+Stages and verbs behind it get [B, m, n] of one dtype on one device and check nothing.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from qrlib.checks import check_matrix, check_pair, check_same, shape_of
+from qrlib.compact import QR, flat, namespace, unpack_r
+from qrlib.stages import stage as _stage
+
+PRECISIONS = ("fp32", "fast")
+
+
+def geqrf(A, *, stage="auto", precision="fp32"):
+    """A = Q R in compact form, for every matrix of a batch.
+
+    Args:
+        A: [..., m, n], float32 or float64, torch tensor or NumPy array; any strides; never written.
+        stage: one of qrlib.STAGES, or "auto", which looks at device, dtype and shape only. On a CPU
+            "auto" is LAPACK, called through torch or NumPy. A NumPy array takes "auto" or "s01_mirror".
+        precision: "fp32", as accurate as LAPACK; "fast", which has the gate of the task to keep and
+            may use its slack. Both have float32 in and out; no stage uses that slack so far.
+
+    Returns:
+        QR(H, tau): [..., m, n], row-major, and [..., min(m, n)], as torch.geqrf.
+
+    Raises:
+        TypeError: A is no tensor or array, or not float32 or float64.
+        ValueError: fewer than two dimensions; unknown stage or precision.
+        RuntimeError: the stage's backend is not installed; A requires a gradient.
+
+    Cost: 2n^2 (m - n/3) flops a matrix. Accuracy: qrlib.certify. Source: LAPACK xGEQRF.
+    """
+    check_matrix("A", A)
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
+    geqrf = _pick(A, stage)
+    H, tau = geqrf(flat(A))
+    m, n = A.shape[-2:]
+    return QR(H.reshape(A.shape), tau.reshape(*A.shape[:-2], min(m, n)))
+
+
+def householder_product(H, tau):
+    """Q = H_0 H_1 ... H_{k-1}, its first n columns.
+
+    Args:
+        H: [..., m, n] with m >= n. tau: [..., k] with k <= n. As geqrf returns them.
+
+    Returns:
+        Q: [..., m, n] with orthonormal columns.
+
+    Raises:
+        TypeError, ValueError: H and tau that do not belong together, or m < n.
+
+    Cost: 4mnk - 2(m + n)k^2 + 4k^3/3 flops a matrix. Source: LAPACK xORGQR.
+    """
+    check_pair(H, tau)
+    m, n = H.shape[-2:]
+    if m < n:
+        raise ValueError(
+            f"H must be [..., m, n] with m >= n; got {shape_of(H)}, and Q has only m = {m} columns; "
+            f"give H[..., :{m}]"
+        )
+    if isinstance(H, np.ndarray):
+        return ormqr(H, tau, _columns_of_identity(H, m, n))
+    return _stage("s03_blocked").orgqr(flat(H), flat(tau, 1)).reshape(H.shape)
+
+
+def ormqr(H, tau, C, *, left=True, transpose=False):
+    """Q C, Q^T C, C Q or C Q^T, without forming Q.
+
+    Args:
+        H: [..., m, n]. tau: [..., k]. As geqrf returns them.
+        C: [..., m, p] when left, else [..., p, m]; the batch of H; read.
+        left: Q stands on the left of C.
+        transpose: Q^T in place of Q.
+
+    Returns:
+        a tensor of C's shape.
+
+    Raises:
+        TypeError, ValueError: H, tau and C that do not belong together.
+
+    Cost: 4mpk - 2pk^2 flops a matrix. Source: LAPACK xORMQR.
+    """
+    check_pair(H, tau)
+    check_matrix("C", C)
+    check_same("H", H, "C", C)
+    m = H.shape[-2]
+    side, want = (-2, "[..., m, p]") if left else (-1, "[..., p, m]")
+    if C.shape[:-2] != H.shape[:-2] or C.shape[side] != m:
+        raise ValueError(
+            f"C must be {want} with m = {m} and the batch {tuple(H.shape[:-2])} of H; got {shape_of(C)}"
+        )
+    if not left:
+        # C Q = (Q^T C^T)^T
+        return ormqr(H, tau, C.swapaxes(-1, -2), transpose=not transpose).swapaxes(-1, -2)
+    blocked = _stage("s01_mirror" if isinstance(H, np.ndarray) else "s03_blocked").ormqr
+    return blocked(flat(H), flat(tau, 1), flat(C), transpose=transpose).reshape(C.shape)
+
+
+def qr(A, mode="reduced", *, positive_diag=False, stage="auto", precision="fp32"):
+    """A = Q R with Q and R formed.
+
+    Args:
+        A: [..., m, n], as for geqrf.
+        mode: "reduced": Q [..., m, k], R [..., k, n]; "complete": Q [..., m, m], R [..., m, n];
+            "r": R [..., k, n] alone; k = min(m, n).
+        positive_diag: flip signs so that the diagonal of R is >= 0, which makes the factorization
+            of a full-rank A unique.
+        stage, precision: as for geqrf.
+
+    Returns:
+        (Q, R), or R for mode "r".
+
+    Raises:
+        as geqrf, and ValueError for an unknown mode.
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise ValueError(f"mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
+    H, tau = geqrf(A, stage=stage, precision=precision)
+    m, n = A.shape[-2:]
+    k = min(m, n)
+    xp = namespace(A)
+    R = xp.triu(H) if mode == "complete" else unpack_r(H)
+    if positive_diag:
+        # copysign, for a -0.0 on the diagonal is to become 0.0
+        signs = xp.copysign(xp.ones_like(tau), xp.diagonal(R, 0, -2, -1))
+        R[..., :k, :] *= signs[..., None]
+    if mode == "r":
+        return R
+    if mode == "reduced":
+        Q = householder_product(H[..., :k], tau)
+    else:
+        Q = ormqr(H, tau, _columns_of_identity(A, m, m))
+    if positive_diag:
+        Q[..., :k] *= signs[..., None, :]
+    return Q, R
+
+
+def orthogonalize(A, *, positive_diag=False, stage="auto", precision="fp32"):
+    """Q of the reduced A = Q R: an orthonormal basis of the columns of a full-rank A.
+
+    Args:
+        A: [..., m, n] with m >= n. positive_diag, stage, precision: as for qr.
+
+    Returns:
+        Q: [..., m, n].
+
+    Raises:
+        as geqrf, and ValueError for m < n.
+    """
+    check_matrix("A", A)
+    if A.shape[-2] < A.shape[-1]:
+        raise ValueError(
+            f"A must have at least as many rows as columns; got {shape_of(A)}; "
+            "for orthonormal rows orthogonalize its transpose"
+        )
+    return qr(A, positive_diag=positive_diag, stage=stage, precision=precision)[0]
+
+
+def _pick(A, stage):
+    """The function [B, m, n] -> QR that `stage` names for such an A."""
+    if stage == "auto":
+        if isinstance(A, np.ndarray):
+            return _lapack_numpy
+        return _lapack_torch if A.device.type == "cpu" else _stage("s04_recursive").geqrf
+    module = _stage(stage)
+    if isinstance(A, np.ndarray) and stage != "s01_mirror":
+        raise TypeError(
+            f"stage {stage} takes torch tensors; got a numpy.ndarray; "
+            "use torch.from_numpy(A), or stage='s01_mirror'"
+        )
+    if not isinstance(A, np.ndarray) and stage == "s01_mirror":
+        return partial(_through_numpy, module.geqrf)
+    return module.geqrf
+
+
+def _lapack_numpy(A):
+    h, tau = np.linalg.qr(A, mode="raw")
+    return QR(np.ascontiguousarray(h.swapaxes(-1, -2)), tau)
+
+
+def _lapack_torch(A):
+    import torch
+
+    from qrlib.householder import headroom, unscale
+
+    s = headroom(A)
+    # LAPACK alone overflows where a column is near the largest number, though its R would fit
+    H, tau = torch.geqrf(s * A)
+    return QR(unscale(H.contiguous(), s), tau)
+
+
+def _through_numpy(geqrf, A):
+    import torch
+
+    H, tau = geqrf(A.cpu().numpy())
+    return QR(torch.from_numpy(H).to(A.device), torch.from_numpy(tau).to(A.device))
+
+
+def _columns_of_identity(A, m, n):
+    """[..., m, n] with A's batch, dtype and device, ones on the diagonal."""
+    I = np.eye(m, n, dtype=A.dtype) if isinstance(A, np.ndarray) else A.new_ones(m).diag()[:, :n]
+    return namespace(A).broadcast_to(I, (*A.shape[:-2], m, n))

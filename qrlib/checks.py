@@ -1,0 +1,71 @@
+"""What may come through a door: arrays and tensors that the stages can work on.
+
+A message says what was expected, what came, and what to do.
+"""
+
+import sys
+
+import numpy as np
+
+from qrlib.compact import namespace
+
+DTYPES = ("float32", "float64")
+
+
+def shape_of(X):
+    return tuple(X.shape)
+
+
+def check_array(name, X):
+    torch = sys.modules.get("torch")
+    is_tensor = torch is not None and isinstance(X, torch.Tensor)
+    if not is_tensor and not isinstance(X, np.ndarray):
+        raise TypeError(
+            f"{name} must be a torch tensor or a NumPy array; got {type(X).__name__}; "
+            f"use torch.as_tensor({name})"
+        )
+    if str(X.dtype).removeprefix("torch.") not in DTYPES:
+        raise TypeError(
+            f"{name} must be float32 or float64; got {X.dtype}; convert it first, "
+            f"for example {name}.{'to(torch.float32)' if is_tensor else 'astype(np.float32)'}"
+        )
+    if is_tensor and X.layout is not torch.strided:
+        raise TypeError(f"{name} must be dense; got layout {X.layout}; use {name}.to_dense()")
+    if is_tensor and X.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{name} requires a gradient, and this function has none to give; "
+            f"pass {name}.detach(), or use torch.linalg.qr where a gradient is needed"
+        )
+
+
+def check_matrix(name, X):
+    check_array(name, X)
+    if X.ndim < 2:
+        raise ValueError(
+            f"{name} must be [..., m, n]; got shape {shape_of(X)}; "
+            f"{name}[:, None] makes one column of a vector"
+        )
+
+
+def check_same(a, X, b, Y):
+    """X and Y: one library, one dtype, one device."""
+    for what, of_x, of_y in (
+        ("type", namespace(X).__name__, namespace(Y).__name__),
+        ("dtype", X.dtype, Y.dtype),
+        ("device", X.device, Y.device),
+    ):
+        if of_x != of_y:
+            error = ValueError if what == "device" else TypeError
+            raise error(f"{a} and {b} must have the same {what}; got {of_x} and {of_y}")
+
+
+def check_pair(H, tau):
+    check_matrix("H", H)
+    check_array("tau", tau)
+    check_same("H", H, "tau", tau)
+    k = tau.shape[-1] if tau.ndim else None
+    if tau.shape[:-1] != H.shape[:-2] or k is None or k > min(H.shape[-2:]):
+        raise ValueError(
+            "H and tau must be [..., m, n] and [..., k] with the same batch and k <= min(m, n), "
+            f"as geqrf returns them; got {shape_of(H)} and {shape_of(tau)}"
+        )

@@ -1,0 +1,33 @@
+"""The ladder: what a stage imports is what stays the same; what it defines is what is new.
+
+A stage is a module with `geqrf(A, ...) -> QR` for `A` of shape [B, m, n]. A name in STAGES is all
+it takes to be tested, benchmarked, and required to have a chapter and a lab.
+"""
+
+from importlib import import_module
+
+STAGES = ("s01_mirror", "s02_unblocked", "s03_blocked", "s04_recursive")
+
+
+def stage(name):
+    """The module of a stage, imported when it is asked for.
+
+    Args:
+        name: one of STAGES.
+
+    Raises:
+        ValueError: no such stage.
+        RuntimeError: its backend is not installed; the message says how to install it.
+    """
+    if name not in STAGES:
+        raise ValueError(f"stage must be one of {', '.join(STAGES)}; got {name!r}")
+    try:
+        return import_module(f"qrlib.stages.{name}")
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("qrlib"):
+            raise
+        raise RuntimeError(
+            f"stage {name} needs {missing.name}, which is not installed here; "
+            f"run `pip install {missing.name}` (README.md says how to get the small CPU build "
+            f"of torch), or use stage 's01_mirror', which needs NumPy only"
+        ) from missing

@@ -77,7 +77,12 @@ def ink(name):
     return f"var(--qr-{name},{PALETTE[name][0]})"
 
 
-def _number(value):
+def number(value, form="{:.4g}"):
+    """A number as words, with a real minus sign."""
+    return form.format(value).replace("-", "\u2212")
+
+
+def _coordinate(value):
     if not math.isfinite(value):
         raise ValueError(f"a coordinate must be finite; got {value!r}")
     # + 0.0 turns -0.0 into 0.0
@@ -93,9 +98,9 @@ def _attributes(given):
         if isinstance(value, str):
             text = escape(value, quote=True)
         elif isinstance(value, (tuple, list)):
-            text = " ".join(_number(each) for each in value)
+            text = " ".join(_coordinate(each) for each in value)
         else:
-            text = _number(value)
+            text = _coordinate(value)
         pairs.append(f'{name.rstrip("_").replace("_", "-")}="{text}"')
     return " ".join(pairs)
 
@@ -242,7 +247,7 @@ class Figure:
                 )
                 middle = (left + cell / 2, high + cell / 2)
                 if text is not None:
-                    words = text(a) if callable(text) else text.format(a).replace("-", "\u2212")
+                    words = text(a) if callable(text) else number(a, text)
                     self.text(*middle, words, size=size or cell / 3)
                 elif a < 0:
                     reach = cell / 5
@@ -252,7 +257,7 @@ class Figure:
         attributes = {
             "xmlns": "http://www.w3.org/2000/svg",
             "class": "qr-fig",
-            "viewBox": f"0 0 {_number(self.width)} {_number(self.height)}",
+            "viewBox": f"0 0 {_coordinate(self.width)} {_coordinate(self.height)}",
             "role": "img",
             "aria_label": self.alt,
             "font_family": _FONT,
@@ -262,7 +267,7 @@ class Figure:
 
     def body(self):
         """The figure as inline SVG without its style sheet: for a page that has it already."""
-        width = f"width:100%;max-width:{_number(self.max_width)}px;height:auto"
+        width = f"width:100%;max-width:{_coordinate(self.max_width)}px;height:auto"
         return self._element("".join(self._parts), style=f"{width};display:block;margin:auto")
 
     def _repr_html_(self):

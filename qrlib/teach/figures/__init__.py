@@ -1,0 +1,1 @@
+"""The figures of the chapters, a module each, named as the chapter. Their numbers are computed."""

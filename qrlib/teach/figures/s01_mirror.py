@@ -303,14 +303,14 @@ def walk_states(A=A3):
                 f"\u03c4 = 0, and the entry keeps its sign."
             )
             continue
-        raw = x - beta * np.eye(len(x))[0]
+        raw = np.array([x[0] - beta, *x[1:]])
         show(
             f"Mirror {j}: the column x = {_pair(x, '{:.4g}')} has length {number(abs(beta))}. "
             f"Its head is {'negative' if x[0] < 0 else 'positive'}, so it goes to {number(beta)}, "
             f"and x \u2212 Hx = {_pair(raw, '{:.4g}')}.",
             focus=j,
         )
-        M[j:, j] = beta * np.eye(len(x))[0]
+        M[j, j], M[j + 1 :, j] = beta, 0
         larf(v, t, M[j:, j + 1 :])
         owner[j][j:] = ["R"] * (n - j)
         show(

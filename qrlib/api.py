@@ -18,9 +18,10 @@ def geqrf(A, *, stage="auto", precision="fp32"):
     """A = Q R in compact form, for every matrix of a batch.
 
     Args:
-        A: [..., m, n], float32 or float64, torch tensor or NumPy array; any strides; never written.
-        stage: one of qrlib.STAGES, or "auto", which looks at device, dtype and shape only. On a CPU
-            "auto" is LAPACK, called through torch or NumPy. A NumPy array takes "auto" or "s01_mirror".
+        A: [..., m, n], float32 or float64, torch tensor or NumPy array, any strides; read.
+        stage: one of qrlib.STAGES, or "auto", which looks at device, dtype and shape only. On a
+            CPU "auto" is LAPACK, called through torch or NumPy. A NumPy array takes "auto" or
+            "s01_mirror".
         precision: "fp32", as accurate as LAPACK; "fast", which has the gate of the task to keep and
             may use its slack. Both have float32 in and out; no stage uses that slack so far.
 
@@ -61,7 +62,7 @@ def householder_product(H, tau):
     m, n = H.shape[-2:]
     if m < n:
         raise ValueError(
-            f"H must be [..., m, n] with m >= n; got {shape_of(H)}, and Q has only m = {m} columns; "
+            f"H must be [..., m, n] with m >= n; got {shape_of(H)}; Q has only m = {m} columns: "
             f"give H[..., :{m}]"
         )
     if isinstance(H, np.ndarray):
@@ -93,7 +94,8 @@ def ormqr(H, tau, C, *, left=True, transpose=False):
     side, want = (-2, "[..., m, p]") if left else (-1, "[..., p, m]")
     if C.shape[:-2] != H.shape[:-2] or C.shape[side] != m:
         raise ValueError(
-            f"C must be {want} with m = {m} and the batch {tuple(H.shape[:-2])} of H; got {shape_of(C)}"
+            f"C must be {want} with m = {m} and the batch {tuple(H.shape[:-2])} of H; "
+            f"got {shape_of(C)}"
         )
     if not left:
         # C Q = (Q^T C^T)^T
@@ -204,5 +206,8 @@ def _through_numpy(geqrf, A):
 
 def _columns_of_identity(A, m, n):
     """[..., m, n] with A's batch, dtype and device, ones on the diagonal."""
-    I = np.eye(m, n, dtype=A.dtype) if isinstance(A, np.ndarray) else A.new_ones(m).diag()[:, :n]
-    return namespace(A).broadcast_to(I, (*A.shape[:-2], m, n))
+    if isinstance(A, np.ndarray):
+        identity = np.eye(m, n, dtype=A.dtype)
+    else:
+        identity = A.new_ones(m).diag()[:, :n]
+    return namespace(A).broadcast_to(identity, (*A.shape[:-2], m, n))

@@ -3,10 +3,11 @@
     factor          |R - Q^T A| / (m eps |A|)      is Q R the matrix that was given?
     orthogonality   |Q^T Q - I| / (m eps)          is Q a rotation and reflection, and nothing else?
 
-Norms are the largest column sum (L1), eps is the spacing at 1 of A's dtype (2^-23 for float32), and
-Q and R = triu(H) are those the compact form stands for. Neither residual says enough alone: H = A
-with tau = 0 is perfectly orthogonal. The task's gate asks for factor <= 20, orthogonality <= 100 and
-no NaN or Inf. LAPACK's own test divides by half that eps and asks for 30: 15 here, for both.
+Norms are the largest column sum (L1), eps is the spacing at 1 of A's dtype (2^-23 for float32),
+and Q and R = triu(H) are those the compact form stands for. Neither residual says enough alone:
+H = A with tau = 0 is perfectly orthogonal. The task's gate asks for factor <= 20, orthogonality
+<= 100 and no NaN or Inf. LAPACK's own test divides by half that eps and asks for 30: 15 here, for
+both.
 
 Nothing of the code under test is used here; even T comes by another formula than `larft`'s.
 """
@@ -111,15 +112,13 @@ class Certificate:
         lines = [f"certificate of {self._title()}; unit m*eps"]
         lines.append(f"  {'':15}{'worst':>9}  {'gate':>5}  {'':4}  matrix")
         for name, formula, worst, where, gate, ok in self.rows():
-            lines.append(
-                f"  {name:15}{worst:9.3g}  {gate:5g}  {'ok' if ok else 'FAIL':4}  {where:8}{formula}"
-            )
+            lines.append(f"  {name:15}{worst:9.3g}  {gate:5g}  {_word(ok):4}  {where:8}{formula}")
         return "\n".join([*lines, f"  {self._verdict()}"])
 
     def _repr_html_(self):
         body = "".join(
             f"<tr><th scope='row'>{name}</th><td><code>{escape(formula)}</code></td>"
-            f"<td>{worst:.3g}</td><td>{gate:g}</td><td>{where}</td><td>{'ok' if ok else 'FAIL'}</td></tr>"
+            f"<td>{worst:.3g}</td><td>{gate:g}</td><td>{where}</td><td>{_word(ok)}</td></tr>"
             for name, formula, worst, where, gate, ok in self.rows()
         )
         head = "".join(
@@ -131,6 +130,10 @@ class Certificate:
             f"<strong>{escape(self._verdict())}</strong></caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
+
+
+def _word(ok):
+    return "ok" if ok else "FAIL"
 
 
 def _index(at):
@@ -151,8 +154,9 @@ def certify(A, H, tau, *, gate=TASK):
     Raises:
         TypeError, ValueError: A, H and tau that do not belong together.
 
-    Cost: about 8 m n k flops in float64. Accuracy: for float32 exact to many digits; for float64 the
-    residuals carry rounding of their own size. Source: LAPACK TESTING/LIN xQRT01; chapter "Trust, but certify".
+    Cost: about 8 m n k flops in float64. Accuracy: for float32 exact to many digits; for float64
+    the residuals carry rounding of their own size. Source: LAPACK TESTING/LIN xQRT01; chapter
+    "Trust, but certify".
     """
     check_matrix("A", A)
     check_pair(H, tau)
@@ -213,7 +217,7 @@ def residuals(A, H, tau):
 def _apply_q(H, tau, C, *, transpose, nb=64):
     """Q C or Q^T C in blocks I - V T V^T, with T = (I + D striu(V^T V))^-1 D and D = diag(tau).
 
-    T^-1 = D^-1 + striu(V^T V) whatever tau is; multiplied by D it needs no special case for tau = 0.
+    T^-1 = D^-1 + striu(V^T V) whatever tau is; times D it needs no special case for tau = 0.
     """
     xp = namespace(C)
     C = xp.array(C) if xp is np else C.clone()

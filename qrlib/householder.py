@@ -26,14 +26,14 @@ def _reduced_precision_allowed(device: str) -> bool:
     )
 
 
-def exponent_of(x: Float[Tensor, "B t"]) -> Int[Tensor, "B"]:
-    """e, with max|x| in [2^(e-1), 2^e), kept where 2^e and 2^-e are both normal numbers; 0 for NaN."""
+def exponent_of(x: Float[Tensor, "B t"]) -> Int[Tensor, " B"]:
+    """e, with max|x| in [2^(e-1), 2^e), kept where 2^e and 2^-e are normal numbers; 0 for NaN."""
     limit = _max_exponent(x.dtype) - 2
     return torch.frexp(x.abs().amax(-1)).exponent.clamp(-limit, limit)
 
 
 def power_of_two(e: Int[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "*shape"]:
-    """2^e, exactly, by writing the exponent field; torch.ldexp and torch.exp2 promise no exactness."""
+    """2^e, exactly, by writing the exponent field; torch.ldexp and exp2 do not promise it."""
     integer, mantissa_bits = (torch.int32, 23) if dtype == torch.float32 else (torch.int64, 52)
     return ((e.to(integer) + _max_exponent(dtype) - 1) << mantissa_bits).view(dtype)
 
@@ -43,10 +43,11 @@ def _max_exponent(dtype: torch.dtype) -> int:
 
 
 def headroom(A: Float[Tensor, "B m n"]) -> Float[Tensor, "B 1 1"]:
-    """s, a power of two a matrix: 1 for nearly all, else what keeps the factorization of s A in range.
+    """s, a power of two a matrix: 1 for nearly all, else what keeps the QR of s A in range.
 
-    A column of R can be sqrt(m) times as large as an entry of A, and the products on the way larger
-    still; entries of 1e-40 have few digits left for theirs. QR of s A has the same V and tau, and s R.
+    A column of R can be sqrt(m) times as large as an entry of A, and the products on the way
+    larger still; entries of 1e-40 have few digits left for theirs. The QR of s A has the same V
+    and tau, and s R.
     """
     B, m, n = A.shape
     limit = _max_exponent(A.dtype)
@@ -62,12 +63,13 @@ def headroom(A: Float[Tensor, "B m n"]) -> Float[Tensor, "B 1 1"]:
 
 def unscale(H: Float[Tensor, "B m n"], s: Float[Tensor, "B 1 1"]) -> Float[Tensor, "B m n"]:
     """R / s above, V untouched below: the compact form for A from that for s A."""
-    return torch.where(torch.ones_like(H[0], dtype=torch.bool).triu(), H / s, H)
+    upper = torch.ones(H.shape[1:], dtype=torch.bool, device=H.device).triu()
+    return torch.where(upper, H / s, H)
 
 
 def larfg(
-    alpha: Float[Tensor, "B"], x: Float[Tensor, "B t"]
-) -> tuple[Float[Tensor, "B"], Float[Tensor, "B t"], Float[Tensor, "B"]]:
+    alpha: Float[Tensor, " B"], x: Float[Tensor, "B t"]
+) -> tuple[Float[Tensor, " B"], Float[Tensor, "B t"], Float[Tensor, " B"]]:
     """H (alpha, x) = (beta, 0): one reflector a matrix.
 
     Args:
@@ -79,7 +81,8 @@ def larfg(
         tau: [B], in [1, 2], or exactly 0 where x is zero.
 
     Cost: 3t flops a matrix. Accuracy: a few eps at any scale, for the sum of squares is taken of
-    numbers that a power of two has brought near 1. Source: LAPACK xLARFG; chapter "A mirror a column".
+    numbers that a power of two has brought near 1. Source: LAPACK xLARFG; chapter "A mirror a
+    column".
     """
     e = exponent_of(torch.cat([alpha[:, None], x], -1))
     s = power_of_two(-e, x.dtype)
@@ -92,7 +95,7 @@ def larfg(
     return beta, v.masked_fill(done[:, None], 0), tau.masked_fill(done, 0)
 
 
-def larf(v: Float[Tensor, "B t"], tau: Float[Tensor, "B"], C: Float[Tensor, "B m n"]) -> None:
+def larf(v: Float[Tensor, "B t"], tau: Float[Tensor, " B"], C: Float[Tensor, "B m n"]) -> None:
     """C <- H C = C - tau v (v^T C), in place; the head of v is 1.
 
     Args:
@@ -130,7 +133,8 @@ def larft(V: Float[Tensor, "B m b"], tau: Float[Tensor, "B b"]) -> Float[Tensor,
     Column j of T is -tau_j T[:j, :j] (V[:, :j]^T v_j) above tau_j. The inner products of all the
     columns are in G = V^T V, taken once.
 
-    Cost: 2mb^2 + b^3/3 flops a matrix. Source: Schreiber and Van Loan 1989, LAPACK xLARFT; chapter "Blocking".
+    Cost: 2mb^2 + b^3/3 flops a matrix. Source: Schreiber and Van Loan 1989, LAPACK xLARFT; chapter
+    "Blocking".
     """
     T = torch.diag_embed(tau)
     G = matmul(V.mT, V)
@@ -152,7 +156,8 @@ def larfb(
         V: [B, m, b]. T: [B, b, b]. C: [B, m, n], read.
         transpose: True for Q^T C, False for Q C.
 
-    Cost: 4mnb + 2nb^2 flops a matrix, all of it in products of matrices. Source: LAPACK xLARFB; chapter "Blocking".
+    Cost: 4mnb + 2nb^2 flops a matrix, all of it in products of matrices. Source: LAPACK xLARFB;
+    chapter "Blocking".
     """
     W = matmul(V.mT, C)
     Z = matmul(T.mT if transpose else T, W)

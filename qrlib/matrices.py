@@ -1,7 +1,7 @@
 """The gallery: the task's ten input families, LAPACK's test types, and matrices with a name.
 
-All are NumPy arrays [batch, n, n] (or [batch, m, n]) drawn from a seed: the same seed gives the same
-matrices on every machine. torch.from_numpy takes them without a copy.
+All are NumPy arrays [batch, n, n] (or [batch, m, n]) drawn from a seed: the same seed gives the
+same matrices on every machine. torch.from_numpy takes them without a copy.
 """
 
 from typing import NamedTuple
@@ -103,7 +103,7 @@ def make(family, batch, n, *, cond=0, seed=0, dtype=np.float32):
 
 
 def _draw_mixed(rng, batch):
-    """A family name for each matrix: dense has 6 of 12 chances; at least one is dense, one is not."""
+    """A family name for each matrix: dense has 6 of 12 chances; one at least is dense, one not."""
     names = rng.choice(("dense", *_MIXED_IN), size=batch, p=np.array([6, *[1] * 6]) / 12)
     if batch >= 2 and (names == "dense").all():
         names[rng.integers(batch)] = rng.choice(_MIXED_IN)
@@ -202,7 +202,7 @@ LAPACK_TYPES = {
 
 
 def lapack_type(t, m, n, *, batch=1, seed=0, dtype=np.float32):
-    """Test matrices after LAPACK's QR tester: singular values fall geometrically from the norm to norm/cond.
+    """Matrices after LAPACK's QR tester: singular values fall geometrically from norm to norm/cond.
 
     Args:
         t: 1 to 9, see LAPACK_TYPES. m, n: size. batch, seed, dtype: as for `make`.
@@ -241,13 +241,13 @@ def lapack_type(t, m, n, *, batch=1, seed=0, dtype=np.float32):
 
 
 def gram(batch, n, *, rank=None, seed=0, dtype=np.float32):
-    """G @ G.T with G [n, rank] normal: the statistics that Shampoo and SOAP factor. Returns [batch, n, n]."""
+    """G @ G.T with G [n, rank] normal, as Shampoo and SOAP factor it. Returns [batch, n, n]."""
     G = _normal(np.random.default_rng(seed), np.dtype(dtype), batch, n, n if rank is None else rank)
     return G @ G.swapaxes(-1, -2)
 
 
 def kahan(n, *, theta=1.2, dtype=np.float32):
-    """Kahan's matrix: diag(s^i) times the unit upper triangle of -c, s = sin(theta), c = cos(theta). Returns [n, n]."""
+    """Kahan's matrix: diag(s^i) (I - c striu(1)), s, c = sin, cos of theta. Returns [n, n]."""
     U = np.eye(n) + np.triu(np.full((n, n), -np.cos(theta)), 1)
     return (np.power(np.sin(theta), np.arange(n))[:, None] * U).astype(dtype)
 

@@ -10,13 +10,13 @@ from qrlib.compact import QR, unpack_v
 
 
 def scale_of(x):
-    """s: the power of two that brings max|x| into [1/2, 1), where squares neither vanish nor overflow.
+    """s: the power of two that brings max|x| into [1/2, 1), where squares stay in range.
 
     Multiplying by a power of two rounds nothing, so what holds for s x holds for x.
     """
     limit = np.finfo(x.dtype).maxexp - 2
     # numbers so small or large that s itself would leave the range get the nearest s that does not
-    exponent = np.clip(np.frexp(np.abs(x).max())[1], -limit, limit)
+    exponent = np.clip(np.frexp(np.abs(x).max(initial=0))[1], -limit, limit)
     return np.ldexp(x.dtype.type(1), -exponent)
 
 
@@ -83,20 +83,24 @@ def geqrf(A):
     """
     H = A.copy()
     tau = np.zeros((A.shape[0], min(A.shape[1:])), A.dtype)
+    # a NaN or Inf in A shows in the result; a warning would only repeat it
     with np.errstate(invalid="ignore", over="ignore"):
-        # a NaN or Inf in A shows in the result; a warning would only repeat it
         for b in range(A.shape[0]):
+            # tiny numbers have few digits: lift them, exactly, and R comes down rounded once
+            s = max(1, scale_of(A[b]))
+            H[b] *= s
             geqr2(H[b], tau[b])
+            H[b] = np.where(np.tri(*H[b].shape, -1, dtype=bool), H[b], H[b] / s)
     return QR(H, tau)
 
 
 def ormqr(H, tau, C, *, transpose=False):
-    """Q C, or Q^T C, mirror by mirror. H: [B, m, n], tau: [B, k], C: [B, m, p], read. Returns [B, m, p]."""
+    """Q C, or Q^T C, mirror by mirror. H: [B, m, n], tau: [B, k], C: [B, m, p]; all are read."""
     C = C.copy()
     V = unpack_v(H, tau.shape[-1])
     order = range(tau.shape[-1])
     for b in range(len(C)):
-        # Q^T C = H_{k-1} ... H_0 C meets the first mirror first; Q C = H_0 ... H_{k-1} C meets it last
+        # Q^T C = H_{k-1} ... H_0 C meets the first mirror first; Q C meets it last
         for j in order if transpose else reversed(order):
             larf(V[b, j:, j], tau[b, j], C[b, j:])
     return C

@@ -1,4 +1,4 @@
-"""Stage 2, every matrix of the batch at once. Unblocked Householder QR, column by column (LAPACK xGEQR2)."""
+"""Stage 2, every matrix of the batch at once, column by column. Unblocked Householder QR."""
 
 from qrlib.compact import QR
 from qrlib.householder import geqr2, headroom, unscale

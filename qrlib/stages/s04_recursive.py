@@ -1,4 +1,4 @@
-"""Stage 4, the panel halved until one column is left; T by joining two halves. Elmroth and Gustavson 2000."""
+"""Stage 4, the panel halved until one column is left; T by joining. Elmroth and Gustavson 2000."""
 
 import torch
 
@@ -9,7 +9,8 @@ from qrlib.stages.s03_blocked import right_looking
 def panel(H, tau):
     """Factor the left half, update the right half with its block reflector, factor that, join.
 
-    (I - V1 T1 V1^T)(I - V2 T2 V2^T) = I - [V1 V2] T [V1 V2]^T with T = [[T1, -T1 (V1^T V2) T2], [0, T2]].
+    (I - V1 T1 V1^T)(I - V2 T2 V2^T) = I - [V1 V2] T [V1 V2]^T with the two triangles on the
+    diagonal of T and -T1 (V1^T V2) T2 between them.
 
     Args:
         H: [B, m, b], overwritten by its compact form. tau: [B, b], overwritten.

@@ -1,0 +1,39 @@
+"""Shapes in signatures are checked here: jaxtyping wraps the verbs before they are imported."""
+
+import os
+
+# two cores and many small matrices: threads inside torch and BLAS only get in each other's way
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+from jaxtyping import install_import_hook
+
+install_import_hook("qrlib.householder", "beartype.beartype")
+
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _poisoned_memory(monkeypatch):
+    """torch.empty and friends give NaN, so a cell that is read before it is written shows."""
+    for name in ("empty", "empty_like", "empty_strided"):
+        monkeypatch.setattr(torch, name, _poisoned(getattr(torch, name)))
+    monkeypatch.setattr(torch.Tensor, "new_empty", _poisoned(torch.Tensor.new_empty))
+
+
+def _poisoned(allocate):
+    def allocated(*args, **kwargs):
+        X = allocate(*args, **kwargs)
+        return X.fill_(float("nan")) if X.is_floating_point() and X.device.type != "meta" else X
+
+    return allocated
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))

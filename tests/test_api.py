@@ -1,0 +1,266 @@
+"""The door: what comes in wrong is told so; what torch does with Q and R, it does too."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tables import ALL_STAGES, SHAPES, normal
+
+import qrlib
+
+A = normal(2, 4, 3)
+H, TAU = torch.geqrf(A)
+
+BAD = {
+    "a list": (lambda: qrlib.geqrf([[1.0]]), TypeError, "got list"),
+    "one dimension": (lambda: qrlib.geqrf(torch.ones(3)), ValueError, r"\[..., m, n\].*\(3,\)"),
+    "no dimension": (lambda: qrlib.geqrf(torch.tensor(1.0)), ValueError, r"\[..., m, n\]"),
+    "integers": (lambda: qrlib.geqrf(torch.ones(2, 2).int()), TypeError, "torch.int32.*float32"),
+    "integers, NumPy": (lambda: qrlib.geqrf(np.ones((2, 2), int)), TypeError, "int64.*astype"),
+    "booleans": (lambda: qrlib.geqrf(torch.ones(2, 2).bool()), TypeError, "torch.bool"),
+    "complex": (lambda: qrlib.geqrf(A.to(torch.complex64)), TypeError, "torch.complex64"),
+    "half": (lambda: qrlib.geqrf(A.half()), TypeError, "torch.float16.*convert"),
+    "sparse": (lambda: qrlib.geqrf(A[0].to_sparse()), TypeError, "to_dense"),
+    "gradient": (
+        lambda: qrlib.geqrf(A.clone().requires_grad_()),
+        RuntimeError,
+        "detach.*torch.linalg.qr",
+    ),
+    "stage": (lambda: qrlib.geqrf(A, stage="s99"), ValueError, "s01_mirror, s02.*got 's99'"),
+    "stage, not a name": (lambda: qrlib.geqrf(A, stage=3), ValueError, "got 3"),
+    "precision": (lambda: qrlib.geqrf(A, precision="tf32"), ValueError, "fp32, fast; got 'tf32'"),
+    "NumPy to a torch stage": (
+        lambda: qrlib.geqrf(A.numpy(), stage="s03_blocked"),
+        TypeError,
+        "from_numpy",
+    ),
+    "mode": (lambda: qrlib.qr(A, "full"), ValueError, "'reduced', 'complete' or 'r'; got 'full'"),
+    "wide to orthogonalize": (lambda: qrlib.orthogonalize(A.mT), ValueError, "transpose"),
+    "tau too long": (
+        lambda: qrlib.householder_product(H, normal(2, 4)),
+        ValueError,
+        r"k <= min.*\(2, 4, 3\) and \(2, 4\)",
+    ),
+    "tau of another batch": (
+        lambda: qrlib.householder_product(H, TAU[0]),
+        ValueError,
+        "same batch",
+    ),
+    "tau without a dimension": (
+        lambda: qrlib.householder_product(H[0], torch.tensor(1.0)),
+        ValueError,
+        "as geqrf returns them",
+    ),
+    "tau of another dtype": (
+        lambda: qrlib.householder_product(H, TAU.double()),
+        TypeError,
+        "same dtype.*float32 and torch.float64",
+    ),
+    "tau of another library": (
+        lambda: qrlib.householder_product(H, TAU.numpy()),
+        TypeError,
+        "same type; got torch and numpy",
+    ),
+    "tau on another device": (
+        lambda: qrlib.ormqr(H, TAU.to("meta"), A),
+        ValueError,
+        "same device; got cpu and meta",
+    ),
+    "wide H to householder_product": (
+        lambda: qrlib.householder_product(*torch.geqrf(A.mT)),
+        ValueError,
+        r"m >= n.*give H\[..., :3\]",
+    ),
+    "C of another height": (lambda: qrlib.ormqr(H, TAU, A[:, :3]), ValueError, "m = 4.*2, 3, 3"),
+    "C of another width": (lambda: qrlib.ormqr(H, TAU, A, left=False), ValueError, "p, m"),
+    "C of another batch": (lambda: qrlib.ormqr(H, TAU, A[:1]), ValueError, r"batch \(2,\)"),
+    "C of another dtype": (lambda: qrlib.ormqr(H, TAU, A.double()), TypeError, "same dtype"),
+    "C on another device": (lambda: qrlib.ormqr(H, TAU, A.to("meta")), ValueError, "same device"),
+    "certificate of another shape": (lambda: qrlib.certify(A[:1], H, TAU), ValueError, "one shape"),
+    "certificate, tau cut": (lambda: qrlib.certify(A, H, TAU[:, :2]), ValueError, "min"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_told_what_to_do(name):
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=f"(?s){message}"):
+        call()
+
+
+def test_no_gradient_is_no_obstacle():
+    with torch.no_grad():
+        qrlib.geqrf(A.clone().requires_grad_())
+
+
+@pytest.mark.parametrize("stage", ALL_STAGES)
+@pytest.mark.parametrize("batch", ((), (0,), (1,), (2, 1), (2, 3, 4), (2, 0)))
+def test_batch_shapes(stage, batch):
+    X = normal(*batch, 5, 3)
+    H, tau = qrlib.geqrf(X, stage=stage)
+    assert H.shape == (*batch, 5, 3) and tau.shape == (*batch, 3)
+    assert H.dtype == X.dtype
+    Q = qrlib.householder_product(H, tau)
+    torch.testing.assert_close(Q @ qrlib.unpack_r(H), X)
+
+
+@pytest.mark.parametrize("shape", ((4, 4), (6, 3), (3, 6), (0, 3), (3, 0)))
+@pytest.mark.parametrize("stage", ("auto", "s01_mirror"))
+def test_numpy_arrays_come_back_as_numpy(stage, shape):
+    X = normal(2, *shape, dtype=torch.float64).numpy()
+    before = X.copy()
+    H, tau = qrlib.geqrf(X, stage=stage)
+    assert isinstance(H, np.ndarray) and isinstance(tau, np.ndarray)
+    assert H.flags.c_contiguous
+    H_ref, tau_ref = torch.geqrf(torch.from_numpy(X))
+    np.testing.assert_allclose(H, H_ref, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(tau, tau_ref, rtol=1e-11, atol=1e-13)
+    assert np.array_equal(X, before)
+
+
+def test_numpy_negative_strides():
+    X = normal(2, 5, 5, dtype=torch.float64).numpy()[:, ::-1, ::-1]
+    for stage in ("auto", "s01_mirror"):
+        assert qrlib.certify(X, *qrlib.geqrf(X, stage=stage)).passed
+
+
+@pytest.mark.parametrize("as_numpy", (False, True))
+@pytest.mark.parametrize("positive_diag", (False, True))
+@pytest.mark.parametrize("mode", ("reduced", "complete"))
+@pytest.mark.parametrize("m, n", SHAPES)
+def test_qr(m, n, mode, positive_diag, as_numpy):
+    X = normal(2, m, n, dtype=torch.float64)
+    Q, R = qrlib.qr(X.numpy() if as_numpy else X, mode, positive_diag=positive_diag)
+    Q, R = torch.as_tensor(Q), torch.as_tensor(R)
+    reference = torch.linalg.qr(X, mode)
+    assert Q.shape == reference.Q.shape and R.shape == reference.R.shape
+    torch.testing.assert_close(Q @ R, X)
+    torch.testing.assert_close(Q.mT @ Q, torch.eye(Q.shape[-1], dtype=Q.dtype).expand(2, -1, -1))
+    assert torch.equal(R, R.triu())
+    if positive_diag:
+        assert (torch.diagonal(R, dim1=-2, dim2=-1) >= 0).all()
+    else:
+        torch.testing.assert_close(R, reference.R)
+
+
+@pytest.mark.parametrize("positive_diag", (False, True))
+def test_qr_r_alone(positive_diag):
+    X = normal(3, 7, 5, dtype=torch.float64)
+    R = qrlib.qr(X, "r", positive_diag=positive_diag)
+    assert torch.equal(R, qrlib.qr(X, positive_diag=positive_diag)[1])
+
+
+def test_positive_diag_is_unique():
+    """Two routes to the same factorization: with a positive diagonal they meet."""
+    X = normal(3, 6, 6, dtype=torch.float64)
+    flips = torch.tensor([1.0, -1, 1, -1, 1, -1], dtype=X.dtype)
+    Q, R = qrlib.qr(X, positive_diag=True)
+    torch.testing.assert_close(qrlib.qr(X * flips, positive_diag=True)[1].abs(), R.abs())
+    torch.testing.assert_close(torch.linalg.cholesky(X.mT @ X).mT, R)
+
+
+def test_orthogonalize():
+    X = normal(2, 9, 4)
+    Q = qrlib.orthogonalize(X, positive_diag=True)
+    assert torch.equal(Q, qrlib.qr(X, positive_diag=True)[0])
+
+
+@pytest.mark.parametrize("as_numpy", (False, True))
+@pytest.mark.parametrize("transpose", (False, True))
+@pytest.mark.parametrize("left", (False, True))
+@pytest.mark.parametrize("m, n, k", ((6, 4, 4), (6, 4, 2), (4, 6, 4), (70, 40, 40), (5, 5, 0)))
+def test_ormqr(m, n, k, left, transpose, as_numpy):
+    H, tau = torch.geqrf(normal(2, m, n, dtype=torch.float64))
+    H, tau = H.contiguous(), tau[:, :k]
+    C = normal(2, *((m, 3) if left else (3, m)), dtype=torch.float64)
+    before = C.clone()
+    given_ = [X.numpy() for X in (H, tau, C)] if as_numpy else [H, tau, C]
+    ours = torch.as_tensor(qrlib.ormqr(*given_, left=left, transpose=transpose))
+    Q = torch.stack([_explicit_q(h, t) for h, t in zip(H, tau)])
+    Q = Q.mT if transpose else Q
+    torch.testing.assert_close(ours, Q @ C if left else C @ Q)
+    assert torch.equal(C, before)
+
+
+def _explicit_q(H, tau):
+    m = len(H)
+    Q = torch.eye(m, dtype=H.dtype)
+    for j, t in enumerate(tau):
+        v = torch.cat([H.new_zeros(j), H.new_ones(1), H[j + 1 :, j]])
+        Q = Q @ (torch.eye(m, dtype=H.dtype) - t * torch.outer(v, v))
+    return Q
+
+
+@settings(max_examples=40, deadline=None)
+@given(m=st.integers(0, 70), n=st.integers(0, 70), k=st.integers(0, 70), seed=st.integers(0, 999))
+def test_householder_product(m, n, k, seed):
+    m, n = max(m, n), min(m, n)
+    k = min(k, n)
+    H, tau = torch.geqrf(normal(2, m, n, seed=seed, dtype=torch.float64))
+    tau = tau[:, :k]
+    expected = torch.linalg.householder_product(H, tau) if k else torch.eye(m, n).expand(2, m, n)
+    for given_ in ((H, tau), (H.numpy(), tau.numpy())):
+        Q = torch.as_tensor(qrlib.householder_product(*given_))
+        torch.testing.assert_close(Q, expected.to(Q.dtype))
+
+
+@pytest.mark.parametrize("missing", ("torch", "triton"))
+def test_missing_backend_says_how_to_get_it(missing):
+    code = f"""
+import sys
+sys.modules[{missing!r}] = None
+import numpy as np, qrlib
+A = np.random.default_rng(0).standard_normal((3, 5, 5))
+for stage in ("auto", "s01_mirror"):
+    print(qrlib.certify(A, *qrlib.geqrf(A, stage=stage)).passed)
+Q, R = qrlib.qr(A)
+print(np.allclose(Q @ R, A))
+try:
+    qrlib.stage("s02_unblocked")
+    print("there")
+except RuntimeError as error:
+    print(error)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = out.stdout.splitlines()
+    assert lines[:3] == ["True", "True", "True"]
+    if missing == "torch":
+        assert "pip install torch" in lines[3] and "s01_mirror" in lines[3]
+    else:
+        assert lines[3] == "there"
+
+
+def test_import_is_light():
+    """`import qrlib` and stage 1 need NumPy only, and take under 0.3 s beyond NumPy."""
+    code = """
+import sys, time, numpy
+start = time.perf_counter()
+import qrlib
+qrlib.geqrf(numpy.eye(3), stage="s01_mirror")
+took = time.perf_counter() - start
+assert not {"torch", "triton", "matplotlib"} & set(sys.modules), sorted(sys.modules)
+print(took)
+"""
+    runs = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(runs) < 0.3, runs
+
+
+def test_public_names_are_all_there():
+    for name in qrlib.__all__:
+        assert getattr(qrlib, name) is not None
+        assert name in dir(qrlib)
+    with pytest.raises(AttributeError, match="geqrf"):
+        qrlib.gerqf  # noqa: B018
+
+
+def test_a_submodule_never_hides_a_function():
+    import qrlib.certificate
+
+    assert callable(qrlib.certify) and callable(qrlib.stage) and callable(qrlib.qr)

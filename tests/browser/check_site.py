@@ -1,0 +1,341 @@
+"""Open every page of the built book in Chromium and say what a reader would trip over.
+
+    python tests/browser/check_site.py _build/html
+
+Each page is opened in light and dark, 1280 and 390 pixels wide, from a server on 127.0.0.1 while no
+other host can be reached. A problem is one line: page, where, what. Exit status 1 if there is one.
+"""
+
+import argparse
+import shutil
+import sys
+import threading
+from functools import partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Error, sync_playwright
+
+THEMES = ("light", "dark")
+WIDTHS = (1280, 390)
+HEIGHT = 900
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM_ARGS = [
+    # no name resolves, so nothing comes from elsewhere; the attempt is still seen as a request
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+def find_chromium():
+    """Path of an installed Chromium, or None."""
+    return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+
+
+class Page(HTMLParser):
+    """What one html file offers (ids) and what it asks for (links, and resources it loads)."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.links, self.resources = set(), [], []
+        self.redirects = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        a = dict(attributes)
+        self.ids.update(filter(None, (a.get("id"), a.get("name") if tag == "a" else None)))
+        if tag in ("a", "area") and a.get("href"):
+            self.links.append(a["href"])
+        elif tag == "link" and a.get("href") and a.get("rel") != "canonical":
+            self.resources.append(a["href"])
+        elif tag in ("img", "script", "iframe", "source", "video", "audio", "embed", "input"):
+            self.resources += filter(None, (a.get("src"), a.get("poster")))
+            self.resources += [c.split()[0] for c in a.get("srcset", "").split(",") if c.strip()]
+        elif tag == "object" and a.get("data"):
+            self.resources.append(a["data"])
+        elif tag == "meta" and (a.get("http-equiv") or "").lower() == "refresh":
+            self.redirects = True
+            self.links.append(a["content"].partition("url=")[2])
+
+    handle_startendtag = handle_starttag
+
+
+def read_site(site):
+    """{path within the site: Page} of every page; the theme's own fragments are no pages."""
+    site = Path(site)
+    files = (p for p in sorted(site.rglob("*.html")) if "_static" not in p.relative_to(site).parts)
+    return {p.relative_to(site).as_posix(): Page(p.read_text("utf-8")) for p in files}
+
+
+def check_links(site):
+    """Problems with links, anchors and resources, as lines of text."""
+    site = Path(site).resolve()
+    pages = read_site(site)
+    problems = []
+    for name, page in pages.items():
+        asked = [(url, False) for url in page.links] + [(url, True) for url in page.resources]
+        for url, loads in asked:
+            parts = urlsplit(url)
+            if parts.scheme in ("data", "mailto", "javascript"):
+                continue
+            if parts.scheme or parts.netloc:
+                if loads:
+                    problems.append(f"{name}: loads from another host: {url}")
+                continue
+            target = site / name
+            if parts.path:
+                target = (target.parent / unquote(parts.path)).resolve()
+            if target.is_dir():
+                target /= "index.html"
+            if not target.is_file() or site not in target.parents:
+                problems.append(f"{name}: broken link: {url}")
+                continue
+            fragment = unquote(parts.fragment)
+            there = pages.get(target.relative_to(site).as_posix())
+            if fragment and there and fragment not in there.ids:
+                problems.append(f"{name}: no such anchor: {url}")
+    return problems
+
+
+# what must be true of a page at one width and theme; returns lines of text
+LOOK = """
+() => {
+  const problems = [];
+  const short = e => e.outerHTML.slice(0, 100).replace(/\\s+/g, " ");
+  const say = (what, e) => problems.push(`${what}: ${short(e)}`);
+  const article = document.querySelector("main article, article, main");
+  if (!article) return ["no article on the page"];
+  const named = e => ["aria-label", "aria-labelledby"].some(a => (e.getAttribute(a) || "").trim());
+  const hidden = e => e.closest("[aria-hidden=true], [role=presentation], [role=none]");
+  for (const e of article.querySelectorAll("img"))
+    if (!hidden(e) && !(e.getAttribute("alt") || "").trim()) say("image without alt text", e);
+  for (const e of article.querySelectorAll("svg")) {
+    if (e.parentElement.closest("svg, button, a") || hidden(e)) continue;
+    const image = e.parentElement.closest("[role=img]") || e;
+    if (!named(image) && !e.querySelector(":scope > title")) say("drawing without a label", e);
+  }
+  const page = document.documentElement;
+  if (page.scrollWidth > page.clientWidth) {
+    const wide = [...document.body.querySelectorAll("*")].filter(
+      e => e.getBoundingClientRect().right > page.clientWidth + 1 && e.scrollWidth > 0);
+    const who = wide.slice(0, 3).map(short).join(" | ");
+    problems.push(`scrolls sideways: ${page.scrollWidth} px on ${page.clientWidth}: ${who}`);
+  }
+  return problems;
+}
+"""
+
+AXE = """
+async () => {
+  const article = document.querySelector("main article, article, main");
+  // the preload is for one rule about rotated screens, and asks for style sheets at wrong addresses
+  const { violations } = await axe.run(article, { resultTypes: ["violations"], preload: false });
+  const why = n => n.failureSummary.split("\\n").slice(1).join("; ").trim();
+  return violations.flatMap(v => v.nodes.slice(0, 3).map(
+    n => `axe ${v.id} (${v.impact}): ${n.target.join(" ")}: ${why(n)}`));
+}
+"""
+
+# what is folded is part of the page too
+UNFOLD = """
+() => {
+  for (const e of document.querySelectorAll("details")) e.open = true;
+  for (const e of document.querySelectorAll(".toggle-hidden > p.admonition-title")) e.click();
+  // a half-faded colour has no contrast to speak of
+  for (const a of document.getAnimations()) a.finish();
+}
+"""
+
+STEPPER = """
+e => {
+  const shown = [...e.querySelectorAll(".qr-frame")].map(f => f.getClientRects().length > 0);
+  return {
+    frames: shown.length,
+    visible: shown.flatMap((on, k) => on ? [k] : []),
+    readout: (e.querySelector("output")?.textContent || "").trim(),
+    slider: !!e.querySelector("input[type=range]"),
+  };
+}
+"""
+
+
+def check_stepper(page, stepper):
+    """Problems with one stepper when it is moved by arrow keys and by mouse."""
+    look = partial(stepper.evaluate, STEPPER)
+    first = look()
+    if not first["slider"] or first["frames"] < 2:
+        return [f"stepper without a slider or frames: {first}"]
+    slider = stepper.locator("input[type=range]").first
+    slider.scroll_into_view_if_needed()
+
+    problems = []
+    slider.focus()
+    page.keyboard.press("Home")
+    at = look()
+    if at["visible"] != [0]:
+        problems.append(f"stepper: Home shows frames {at['visible']}, not the first")
+    for k in range(1, first["frames"]):
+        before, _ = at, page.keyboard.press("ArrowRight")
+        at = look()
+        if at["visible"] != [k]:
+            problems.append(f"stepper: arrow key {k} shows frames {at['visible']}, not {k}")
+            break
+        if not at["readout"] or at["readout"] == before["readout"]:
+            problems.append(f"stepper: frame {k} leaves the readout at {before['readout']!r}")
+            break
+
+    box = slider.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] - 4, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, middle, steps=3)
+    page.mouse.move(box["x"] + 4, middle, steps=3)
+    page.mouse.up()
+    dragged = look()
+    if dragged["visible"] != [0] or dragged["readout"] == at["readout"]:
+        problems.append(f"stepper: dragged to the left end it shows frames {dragged['visible']}")
+    return problems
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+class Site:
+    """The built pages behind http on 127.0.0.1, for the length of a with block."""
+
+    def __init__(self, folder):
+        handler = partial(Quiet, directory=str(folder))
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{self.server.server_port}/"
+
+    def __exit__(self, *exception):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def watch(page, base, heard):
+    """Put into heard what the page does that nobody should see it do."""
+
+    def request(r):
+        if not r.url.startswith((base, "data:", "blob:", "about:")):
+            heard.append(f"asks another host: {r.url}")
+
+    def failed(r):
+        if r.url.startswith(base):
+            heard.append(f"request failed: {r.url} ({r.failure})")
+
+    def response(r):
+        if r.status >= 400:
+            heard.append(f"request failed: {r.url} ({r.status})")
+
+    page.on("request", request)
+    page.on("requestfailed", failed)
+    page.on("response", response)
+    page.on("websocket", lambda w: heard.append(f"opens a socket: {w.url}"))
+    page.on("pageerror", lambda e: heard.append(f"script error: {e}"))
+    page.on("console", lambda m: m.type == "error" and heard.append(f"console error: {m.text}"))
+
+
+def open_page(page, url):
+    page.goto(url, wait_until="load")
+    # the formulas are set after the page has loaded
+    page.evaluate("async () => { await window.MathJax?.startup?.promise }")
+    page.evaluate(UNFOLD)
+
+
+def check_pages(site, chromium, *, shots=None):
+    """What is wrong with the pages as a browser shows them; the pages and stepper runs seen."""
+    pages = [name for name, page in read_site(site).items() if not page.redirects]
+    problems, steppers = [], 0
+    with Site(site) as base, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        for theme, width in product(THEMES, WIDTHS):
+            context = browser.new_context(
+                viewport={"width": width, "height": HEIGHT},
+                color_scheme=theme,
+            )
+            # the theme keeps a reader's choice here
+            context.add_init_script(
+                f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
+            )
+            page, found = context.new_page(), []
+            watch(page, base, found)
+            for name in pages:
+                found.clear()
+                try:
+                    open_page(page, base + name)
+                    if page.evaluate("document.documentElement.dataset.theme") != theme:
+                        found.append(f"the page is not {theme}")
+                    found += page.evaluate(LOOK)
+                    page.evaluate(AXE_SCRIPT)
+                    found += page.evaluate(AXE)
+                    for stepper in page.locator(".qr-stepper").all():
+                        found += check_stepper(page, stepper)
+                        steppers += 1
+                    if shots:
+                        file = f"{name.removesuffix('.html')}-{theme}-{width}.png"
+                        page.screenshot(path=shots / file.replace("/", "-"), full_page=True)
+                except Error as error:
+                    found.append(error.message.splitlines()[0])
+                problems += [f"{name} [{theme} {width}]: {what}" for what in dict.fromkeys(found)]
+            context.close()
+        problems += check_without_script(browser, base, pages)
+        browser.close()
+    return problems, len(pages), steppers
+
+
+def check_without_script(browser, base, pages):
+    """Problems of a page that may not run scripts: each stepper must stand at its last frame."""
+    problems = []
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    for name in pages:
+        page.goto(base + name, wait_until="load")
+        for stepper in page.locator(".qr-stepper").all():
+            at = stepper.evaluate(STEPPER)
+            if at["visible"] != [at["frames"] - 1] or not at["readout"]:
+                problems.append(f"{name} [no script]: stepper shows frames {at['visible']}")
+    context.close()
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Check the built book in Chromium.")
+    parser.add_argument("site", type=Path, help="folder of the built pages, such as _build/html")
+    parser.add_argument("--shots", type=Path, help="folder for a picture of every page")
+    args = parser.parse_args()
+    if not (args.site / "index.html").is_file():
+        sys.exit(
+            f"{args.site} must be the built book; it has no index.html. Run `make book` first."
+        )
+    chromium = find_chromium()
+    if not chromium:
+        sys.exit("Chromium is needed and is not there. On Debian: sudo apt-get install chromium")
+    if args.shots:
+        args.shots.mkdir(parents=True, exist_ok=True)
+
+    problems = check_links(args.site)
+    found, pages, steppers = check_pages(args.site, chromium, shots=args.shots)
+    problems += found
+    print(*problems, sep="\n", end="\n" if problems else "")
+    print(f"{pages} pages, {steppers} stepper runs, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

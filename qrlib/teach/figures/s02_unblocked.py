@@ -45,9 +45,18 @@ def owners(m, n, done):
 
 
 def changed(before, after):
-    """(first row, last row, first column, last column) of what differs between two matrices."""
+    """(first row, last row, first column, last column) of what differs, or None."""
     rows, columns = np.nonzero(before != after)
+    if not len(rows):
+        return None
     return int(rows.min()), int(rows.max()), int(columns.min()), int(columns.max())
+
+
+def _frame(fig, x, y, cell, box):
+    """A thick frame around the cells that `changed` names."""
+    i0, i1, j0, j1 = box
+    size = ((j1 - j0 + 1) * cell, (i1 - i0 + 1) * cell)
+    fig.rect(x + j0 * cell, y + i0 * cell, *size, r=5, color="pink", width=4)
 
 
 def walk_states(A=A75):
@@ -115,10 +124,8 @@ def walk_frame(states, k):
         fig.circle(side, y, 24, color="orange" if ready else "faint", width=1.5, dash=(3, 3))
         if ready:
             fig.text(side, y, short(tau[j]), size=15)
-    if k:
-        i0, i1, j0, j1 = changed(states[k - 1][0], H)
-        box = (left + j0 * cell, top + i0 * cell, (j1 - j0 + 1) * cell, (i1 - i0 + 1) * cell)
-        fig.rect(*box, r=5, color="pink", width=4)
+    if k and (box := changed(states[k - 1][0], H)):
+        _frame(fig, left, top, cell, box)
     foot = top + m * cell + 28
     _key(
         fig,
@@ -141,13 +148,17 @@ def walk_words(states, k):
         return f"A, {m} \u00d7 {n}. Nothing is done yet."
     H, tau = states[k]
     j = k - 1
-    i0, i1, j0, j1 = changed(states[j][0], H)
-    which = f"columns {j0} to {j1}" if j1 > j0 else f"column {j0}"
-    words = (
-        f"H{sub(j)} changed rows {i0} to {i1} of {which}, and nothing else. Column {j} is done: "
-        f"R[{j},{j}] = {short(H[j, j])}, the tail of v{sub(j)} in the zeros under it, "
-        f"\u03c4{sub(j)} = {short(tau[j])} beside it."
-    )
+    box = changed(states[j][0], H)
+    if tau[j] == 0:
+        words = f"Column {j} has nothing to reflect: \u03c4{sub(j)} = 0, and nothing changed."
+    else:
+        i0, i1, j0, j1 = box
+        which = f"columns {j0} to {j1}" if j1 > j0 else f"column {j0}"
+        words = (
+            f"H{sub(j)} changed rows {i0} to {i1} of {which}, and nothing else. Column {j} is "
+            f"done: R[{j},{j}] = {short(H[j, j])}, the tail of v{sub(j)} in the zeros under it, "
+            f"\u03c4{sub(j)} = {short(tau[j])} beside it."
+        )
     if k == len(states) - 1:
         words += " R stands on and above the stairs, Q below them."
     return words
@@ -286,7 +297,7 @@ def slabs_stepper(sizes=(2, 4, 8, 16, 32)):
         [slabs(n) for n in sizes],
         "n",
         "The work of all mirrors as a stack of shrinking slabs, a third of a cube.",
-        lines=4,
+        lines=3,
     )
 
 
@@ -314,8 +325,9 @@ def touched(states, step):
     """How many entries the first `step` mirrors have changed, each mirror counted anew."""
     total = 0
     for before, after in zip(states[:step], states[1 : step + 1]):
-        i0, i1, j0, j1 = changed(before, after)
-        total += (i1 - i0 + 1) * (j1 - j0 + 1)
+        if box := changed(before, after):
+            i0, i1, j0, j1 = box
+            total += (i1 - i0 + 1) * (j1 - j0 + 1)
     return total
 
 
@@ -347,10 +359,8 @@ def forming_frame(forward, backward, step):
         fig.text(middle, 38, product, size=14)
         fig.matrix(x, top, Q, cell=cell, color="green", text=None, top=1, decades=2)
         fig.brackets(x - 4, top - 3, columns * cell + 8, rows * cell + 6)
-        if step:
-            i0, i1, j0, j1 = changed(states[step - 1], Q)
-            box = (x + j0 * cell, top + i0 * cell, (j1 - j0 + 1) * cell, (i1 - i0 + 1) * cell)
-            fig.rect(*box, r=4, color="pink", width=4)
+        if step and (box := changed(states[step - 1], Q)):
+            _frame(fig, x, top, cell, box)
         count = touched(states, step)
         fig.text(middle, top + m * cell + 20, f"{count} changed so far", size=13, color="muted")
     words = f"{step} of {k} mirrors: "

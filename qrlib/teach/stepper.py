@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from qrlib.teach.svg import Figure, theme_css
 
+# JupyterLab takes arrow keys and Enter for its cells, unless the element that has the focus says no
+_KEYS = 'data-lm-suppress-shortcuts="true"'
+
 
 class Frame(NamedTuple):
     """One position of the slider.
@@ -62,17 +65,16 @@ class Stepper:
             for k, frame in enumerate(self.frames)
         )
         slider = (
-            f'<input class="qr-range" type="range" min="0" max="{last}" step="1" value="{last}" '
-            f'autocomplete="off" aria-valuetext="{escape(final.value or final.readout)}">'
+            f'<input {_KEYS} class="qr-range" type="range" min="0" max="{last}" step="1" '
+            f'value="{last}" autocomplete="off" '
+            f'aria-valuetext="{escape(final.value or final.readout)}">'
         )
-        # without the first attribute a notebook takes the arrow keys and moves to another cell
         return (
-            f'<div data-lm-suppress-shortcuts="true" class="qr-stepper" role="group" '
-            f'aria-label="{escape(self.alt)}"><style>{style}</style>'
-            f'<div class="qr-frames">{drawn}</div><div class="qr-controls">'
-            f'<button type="button" value="-1" aria-label="Back">\u25c0</button>'
+            f'<div class="qr-stepper" role="group" aria-label="{escape(self.alt)}">'
+            f'<style>{style}</style><div class="qr-frames">{drawn}</div><div class="qr-controls">'
+            f'<button {_KEYS} type="button" value="-1" aria-label="Back">\u25c0</button>'
             f"<label><span>{escape(self.label)}</span>{slider}</label>"
-            f'<button type="button" value="1" aria-label="Forward">\u25b6</button></div>'
+            f'<button {_KEYS} type="button" value="1" aria-label="Forward">\u25b6</button></div>'
             f'<output class="qr-readout" aria-live="polite" '
             f'style="min-height:{1.5 * self.lines:g}em">{escape(final.readout)}</output>'
             f'<p class="qr-print">{escape(final.readout)}</p><script>{script}</script></div>'

@@ -279,9 +279,6 @@ class Figure:
         head = f"<title>{escape(self.alt)}</title><style>{theme_css()}</style>"
         return self._element(head + "".join(self._parts), width=self.width, height=self.height)
 
-    def _repr_svg_(self):
-        return self.svg
-
     def save(self, path):
         """Write the figure as an .svg file that follows the system's light or dark mode."""
         with open(path, "w", encoding="utf-8") as file:

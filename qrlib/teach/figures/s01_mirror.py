@@ -340,7 +340,7 @@ def _finish(owner, j):
 
 
 def _short(a):
-    return number(a, "{:.4g}" if abs(a) >= 1 else "{:.3f}") if a else "0"
+    return number(a, "{:.4g}" if abs(a) >= 1 else "{:.3g}")
 
 
 def walk_frame(state, step="one step"):

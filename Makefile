@@ -36,7 +36,7 @@ strict: $(STAMP)  ## the same with every warning an error; shows what a failed c
 
 # one thread a worker: several workers with several threads each only wait for one another
 test: $(STAMP)  ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup $(PYTEST_ARGS)
 
 browser: $(STAMP) $(SITE)/index.html  ## open every built page in Chromium and check it
 	$(BIN)/python tests/browser/check_site.py $(SITE)

@@ -138,6 +138,7 @@ LOOK = """
 AXE = """
 async () => {
   const article = document.querySelector("main article, article, main");
+  if (!article) return [];
   // the preload is for one rule about rotated screens, and asks for style sheets at wrong addresses
   const { violations } = await axe.run(article, { resultTypes: ["violations"], preload: false });
   const why = n => n.failureSummary.split("\\n").slice(1).join("; ").trim();
@@ -176,6 +177,8 @@ def check_stepper(page, stepper):
     if not first["slider"] or first["frames"] < 2:
         return [f"stepper without a slider or frames: {first}"]
     slider = stepper.locator("input[type=range]").first
+    if not slider.is_visible():
+        return ["stepper: the slider cannot be seen"]
     slider.scroll_into_view_if_needed()
 
     problems = []
@@ -274,6 +277,7 @@ def check_pages(site, chromium, *, shots=None):
                 f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
             )
             page, found = context.new_page(), []
+            page.set_default_timeout(10_000)
             watch(page, base, found)
             for name in pages:
                 found.clear()
@@ -314,11 +318,11 @@ def check_without_script(browser, base, pages):
     return problems
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description="Check the built book in Chromium.")
     parser.add_argument("site", type=Path, help="folder of the built pages, such as _build/html")
     parser.add_argument("--shots", type=Path, help="folder for a picture of every page")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if not (args.site / "index.html").is_file():
         sys.exit(
             f"{args.site} must be the built book; it has no index.html. Run `make book` first."

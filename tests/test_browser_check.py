@@ -1,0 +1,169 @@
+"""The browser check sees what it is there to see: faults are planted in small pages."""
+
+import pytest
+from browser import check_site
+
+from qrlib.teach.stepper import Frame, Stepper
+from qrlib.teach.svg import Figure
+
+CHROMIUM = check_site.find_chromium()
+needs_chromium = [
+    pytest.mark.browser,
+    # the site is opened once, by one worker
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.skipif(not CHROMIUM, reason="needs Chromium (Debian: apt-get install chromium)"),
+]
+
+FOLLOWS_THEME = """<script>
+document.documentElement.dataset.theme = localStorage.getItem("theme") || "light"
+</script>
+<style>
+html { background: #fff; color: #111 }
+html[data-theme=dark] { background: #121212; color: #eee }
+body { margin: 1em }
+a { color: inherit }
+svg { max-width: 100% }
+</style>"""
+PALE = '<p style="color: #fff; background: #eee">White on nearly white.</p>'
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
+
+
+def page(article, head=FOLLOWS_THEME):
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>A page</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="data:,">{head}</head>'
+        f'<body><main><article><h1 id="top">A page</h1>{article}</article></main></body></html>'
+    )
+
+
+def stepper(*readouts):
+    frames = []
+    for k, readout in enumerate(readouts):
+        figure = Figure(200, 100, alt=f"Arrow {k}.")
+        figure.arrow(20, 50, 100 + 20 * k, 50, color="blue")
+        frames.append(Frame(figure, readout))
+    return Stepper(frames, label="Step", alt="An arrow that grows.")._repr_html_()
+
+
+GOOD = page(
+    stepper("one", "two", "three")
+    + f'<img src="{PIXEL}" alt="A dot"><a href="#top">up</a> <a href="other.html#top">other</a>'
+    + '<svg role="img" aria-label="A line" width="9" height="9"><path d="M0 0h9"/></svg>'
+    + "<details><summary>More</summary>Hidden</details>"
+    + '<div style="overflow-x: auto" tabindex="0"><div style="width: 2000px">wide</div></div>'
+)
+
+# page: (what is wrong on it, what the check has to say; a part of its line)
+FAULTS = {
+    "console": (page("<script>console.error('planted')</script>"), "console error: planted"),
+    "throws": (page("<script>throw new Error('planted')</script>"), "script error: planted"),
+    "elsewhere": (
+        page("<script>fetch('https://example.org/data.json').catch(() => {})</script>"),
+        "asks another host: https://example.org/data.json",
+    ),
+    "image": (page('<img src="none.png" alt="A dot">'), "request failed"),
+    "alt": (page(f'<img src="{PIXEL}">'), "image without alt text"),
+    "drawing": (page('<svg width="9" height="9"></svg>'), "drawing without a label"),
+    "contrast": (page(PALE), "axe color-contrast"),
+    "folded": (
+        page(f"<details><summary>More</summary>{PALE}</details>"),
+        "axe color-contrast",
+    ),
+    "wide": (page('<div style="width: 1000px">wide</div>'), "[light 390]: scrolls sideways"),
+    "theme": (page("no theme", head=""), "[dark 1280]: the page is not dark"),
+    "dead": (
+        page(
+            stepper("one", "two").partition("<script>")[0]
+            + "</div><script>document.documentElement.className = 'qr-js'</script>"
+        ),
+        "stepper: Home shows frames [1], not the first",
+    ),
+    "hidden": (
+        page(stepper("one", "two").partition("<script>")[0] + "</div>"),
+        "stepper: the slider cannot be seen",
+    ),
+    "silent": (page(stepper("same", "same")), "stepper: frame 1 leaves the readout at 'same'"),
+    "locked": (
+        page(
+            stepper("one", "two")
+            + "<script>addEventListener('mousedown', e => e.preventDefault(), true)</script>"
+        ),
+        "stepper: dragged to the left end it shows frames [1]",
+    ),
+    "unscripted": (
+        page(stepper("one", "two").replace(" hidden>", ">")),
+        "[no script]: stepper shows frames [0, 1]",
+    ),
+    "bare": ("<!doctype html><title>Nothing</title>", "no article on the page"),
+}
+
+LINKS = {
+    '<a href="nowhere.html">x</a>': "broken link: nowhere.html",
+    '<a href="../outside.html">x</a>': "broken link: ../outside.html",
+    '<img src="none.png" alt="x">': "broken link: none.png",
+    '<a href="#nowhere">x</a>': "no such anchor: #nowhere",
+    '<a href="other.html#nowhere">x</a>': "no such anchor: other.html#nowhere",
+    '<script src="https://example.org/x.js"></script>': "loads from another host: https://exam",
+    '<img srcset="//example.org/x.png 2x" alt="x">': "loads from another host: //example.org/x.png",
+    '<a href="https://example.org/">x</a>': None,
+    '<a href="mailto:somebody@example.org">x</a>': None,
+    '<a href="other.html#top">x</a>': None,
+}
+
+
+def write(folder, **pages):
+    for name, text in {"other": page("Another"), **pages}.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """What the check says of a site with one good page and one for each fault."""
+    faulty = {name: text for name, (text, _) in FAULTS.items()}
+    site = write(tmp_path_factory.mktemp("site"), good=GOOD, **faulty)
+    return check_site.check_pages(site, CHROMIUM)[0]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+class TestFaults:
+    pytestmark = needs_chromium
+
+    def test_is_reported(self, fault, reported):
+        lines = [line for line in reported if line.startswith(f"{fault}.html ")]
+        assert any(FAULTS[fault][1] in line for line in lines), lines
+
+
+class TestGoodPage:
+    pytestmark = needs_chromium
+
+    def test_is_clean(self, reported):
+        assert [line for line in reported if line.startswith(("good.html", "other.html"))] == []
+
+    def test_main_counts_it(self, tmp_path, capsys):
+        assert check_site.main([str(write(tmp_path, index=GOOD))]) == 0
+        assert "2 pages, 4 stepper runs, 0 problems" in capsys.readouterr().out
+
+    def test_main_fails_on_a_broken_link(self, tmp_path, capsys):
+        site = write(tmp_path, index=page('<a href="nowhere.html">x</a>'))
+        assert check_site.main([str(site)]) == 1
+        assert "index.html: broken link: nowhere.html" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_links(link, tmp_path):
+    problems = check_site.check_links(write(tmp_path, index=page(link)))
+    expected = LINKS[link]
+    if expected:
+        assert len(problems) == 1 and problems[0].startswith(f"index.html: {expected}")
+    else:
+        assert problems == []
+
+
+def test_says_what_is_missing(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match="Run `make book` first"):
+        check_site.main([str(tmp_path)])
+    monkeypatch.setattr(check_site.shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match="apt-get install chromium"):
+        check_site.main([str(write(tmp_path, index=GOOD))])

@@ -1,0 +1,182 @@
+"""The rules of the house that a program can check."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from qrlib.stages import STAGES
+
+ROOT = Path(__file__).resolve().parent.parent
+TOP = {
+    ".ci",
+    ".gitignore",
+    ".pre-commit-config.yaml",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "_config.yml",
+    "_toc.yml",
+    "book",
+    "notebooks",
+    "pyproject.toml",
+    "qrlib",
+    "requirements.txt",
+    "tests",
+}
+NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def tracked():
+    """Paths of the repository's files; a tarball without .git has nothing to say about them."""
+    git = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "ls-files", "-z"]
+    try:
+        listed = subprocess.run(git, capture_output=True, check=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def in_toc(entry):
+    """Every page that a table of contents names."""
+    if isinstance(entry, list):
+        return [page for each in entry for page in in_toc(each)]
+    if isinstance(entry, dict):
+        pages = [value for key, value in entry.items() if key in ("file", "root")]
+        return pages + [page for value in entry.values() for page in in_toc(value)]
+    return []
+
+
+def pins(text):
+    """{name: version} of what is pinned with ==."""
+    found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", text, re.MULTILINE)
+    return {re.sub(r"[._]", "-", name).lower(): version for name, version in found}
+
+
+def test_top_level_holds_what_it_may():
+    assert {name.split("/")[0] for name in tracked()} <= TOP
+
+
+def test_no_file_names_a_place_on_one_machine():
+    place = re.compile(r"(?<![\w.~}])/(?:home|root|tmp|work|Users|mnt)/\w")
+    found = []
+    for name in tracked():
+        found += [
+            f"{name}: {line.strip()}" for line in read(name).splitlines() if place.search(line)
+        ]
+    assert not found
+
+
+def test_text_is_tidy():
+    found = []
+    for name in tracked():
+        # a drawing is written by a program
+        if name.endswith(".svg"):
+            continue
+        text = read(name)
+        if text and (not text.endswith("\n") or text.endswith("\n\n")):
+            found.append(f"{name}: not one newline at its end")
+        lines = enumerate(text.split("\n"), 1)
+        found += [f"{name}:{k}: blanks at its end" for k, line in lines if line != line.rstrip()]
+    assert not found
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "book/intro.md"])
+def test_commands_in_the_text_exist(document):
+    targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^|&& )make ([a-z]+)", read(document), re.MULTILINE))
+    assert named
+    assert named <= targets
+
+
+def test_make_alone_lists_every_command():
+    makefile = read("Makefile")
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split()
+    described = re.findall(r"^([a-z]+):.*## \w", makefile, re.MULTILINE)
+    assert sorted(phony) == sorted(described)
+
+
+def test_table_of_contents_names_pages_that_exist():
+    pages = in_toc(yaml.safe_load(read("_toc.yml")))
+    missing = [p for p in pages if not any((ROOT / f"{p}{e}").is_file() for e in (".md", ".ipynb"))]
+    assert not missing
+    assert len(pages) == len(set(pages))
+
+
+def test_every_page_is_in_the_table_of_contents():
+    pages = set(in_toc(yaml.safe_load(read("_toc.yml"))))
+    files = [p for p in tracked() if re.fullmatch(r"(book|notebooks)/[^/]+\.(md|ipynb)", p)]
+    assert {p.rpartition(".")[0] for p in files} <= pages
+
+
+def test_chapters_have_labs_and_follow_the_ladder():
+    pages = in_toc(yaml.safe_load(read("_toc.yml")))
+    labs = [p.partition("/")[2] for p in pages if p.startswith("notebooks/")]
+    chapters = [p.partition("/")[2] for p in pages if p.startswith("book/")]
+    assert labs == [c for c in chapters if c in labs]
+    # stages are explained from the first on, without a gap
+    explained = [c for c in chapters if c in STAGES]
+    assert explained and tuple(explained) == STAGES[: len(explained)]
+    assert set(explained) <= set(labs)
+
+
+def test_requirements_are_pinned():
+    lines = [line for line in read("requirements.txt").splitlines() if line and line[0] != "#"]
+    assert len(pins("\n".join(lines))) == len(lines)
+
+
+def test_pre_commit_uses_the_pinned_versions():
+    required = pins(read("requirements.txt"))
+    hooks = yaml.safe_load(read(".pre-commit-config.yaml"))["repos"][0]["hooks"]
+    tools = {tool for hook in hooks for tool in hook["additional_dependencies"]}
+    used = pins("\n".join(tools))
+    assert len(used) == len(tools)
+    assert used["ruff"] == required["ruff"]
+    assert all(version == required.get(name, version) for name, version in used.items())
+
+
+def test_extras_admit_the_pinned_versions():
+    required = pins(read("requirements.txt"))
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    extras = project["optional-dependencies"].values()
+    for needs in map(Requirement, [*project["dependencies"], *chain(*extras)]):
+        version = required[needs.name.replace("_", "-").lower()]
+        assert needs.specifier.contains(version, prereleases=True), needs
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_notebooks_are_stored_without_results(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) >= (4, 5)
+
+
+def test_import_is_light():
+    code = (
+        "import sys, qrlib; qrlib.STAGES; qrlib.stage('s01_mirror');"
+        "heavy = {'torch', 'triton', 'matplotlib', 'IPython'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    # pytest's own import hooks and path must not help
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

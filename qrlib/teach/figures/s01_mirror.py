@@ -200,7 +200,7 @@ def digits(t):
     counts = {sign: first_entry(t, sign)[2] for sign in ("opposite", "same")}
     fig = Figure(
         420,
-        400,
+        410,
         f"For x = (1, {t:.3g}) the first entry of v has {counts['opposite']:.1f} right digits with "
         f"the opposite sign and {counts['same']:.1f} with the same sign. Below, a chart of right "
         f"digits against the tail of x: flat near seven for the opposite sign, falling to none for "
@@ -213,7 +213,7 @@ def digits(t):
         _digit_row(fig, top + 26, "exact", exact, 9)
         _digit_row(fig, top + 52, "in float32", computed, math.floor(right))
 
-    left, right, top, foot = 58, 400, 192, 352
+    left, right, top, foot = 58, 400, 202, 362
 
     def at(tail, count):
         along = -math.log10(tail) / 4.25

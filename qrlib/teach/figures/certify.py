@@ -55,6 +55,39 @@ def answers(n=5, seed=0):
     ]
 
 
+SPOILS = {
+    "nothing": "What stage 1 returns.",
+    "tau": "\u03c4[{j}] is larger by {by:g}.",
+    "R": "Column {j} of R is multiplied by {factor:g}.",
+    "V": "The tail of v[{j}] is multiplied by {factor:g}.",
+    "tail of R": "R is zero from column {j} on, and so is \u03c4.",
+    "all": "H = A and \u03c4 = 0: nobody did anything.",
+}
+
+
+def spoiled(what="tau", column=0, by=0.1, *, family="dense", n=5, cond=1, seed=0):
+    """An Answer by stage 1 for a matrix of a family, with one thing done to it.
+
+    Args:
+        what: one of SPOILS. column: where. by: how much, as SPOILS says.
+        family, n, cond, seed: of the matrix, as for matrices.make.
+    """
+    A = matrices.make(family, 1, n, cond=cond, seed=seed)
+    H, tau = geqrf(A)
+    j = min(column, n - 1)
+    if what == "tau":
+        tau[0, j] += np.float32(by)
+    elif what == "R":
+        H[0, : j + 1, j] *= np.float32(1 + by)
+    elif what == "V":
+        H[0, j + 1 :, j] *= np.float32(1 + by)
+    elif what == "tail of R":
+        H[0, :, j:], tau[0, j:] = 0, 0
+    elif what == "all":
+        H, tau = A, 0 * tau
+    return Answer(what, SPOILS[what].format(j=j, by=by, factor=1 + by), A, H, tau)
+
+
 def verdict(answer):
     """Both residuals of an Answer in words, each with its gate."""
     return "; ".join(

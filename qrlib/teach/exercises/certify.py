@@ -58,7 +58,7 @@ def _names(answer):
             f"It must be a list of names; got {kind(answer)}.", f"The names are {', '.join(FIVE)}."
         )
     for name in answer:
-        if name not in FIVE:
+        if not isinstance(name, str) or name not in FIVE:
             raise Wrong(f"There is no method {name!r}; the names are {', '.join(FIVE)}.")
     return answer
 
@@ -117,67 +117,63 @@ def _residuals(answer, A, H, tau, about=""):
     return array("factor", factor, like), array("orthogonality", orthogonality, like)
 
 
-def _agrees(answer, A, H, tau, about="", hint="", tol=1e-3):
+def _agrees(answer, A, H, tau, about="", tol=1e-3):
     """Both residuals are those of qrlib.certify, matrix by matrix."""
-    got = _residuals(answer, A, H, tau, about)
+    factor, orthogonality = _residuals(answer, A, H, tau, about)
     right = certificate.certify(A, H, tau)
-    for name, mine, exact in zip(
-        ("factor", "orthogonality"), got, (right.factor, right.orthogonality)
-    ):
-        # float64 itself leaves this much of a residual of float32
-        wrong = np.flatnonzero(~(np.abs(mine - exact) <= tol * exact + 1e-6))
-        if len(wrong):
-            b = wrong[0]
-            raise Wrong(
-                f"{name}[{b}] is {mine[b]:.5g}; it is {exact[b]:.5g}.",
-                hint or _unit_slip(mine[b], exact[b], A),
-            )
+    _same("factor", factor, right.factor, A, tol)
+    _same("orthogonality", orthogonality, right.orthogonality, A, tol)
 
 
-def _unit_slip(mine, exact, A):
+def _same(name, mine, exact, A, tol):
+    # float64 itself leaves the last term
+    wrong = np.flatnonzero(~(np.abs(mine - exact) <= tol * exact + 1e-6))
+    if len(wrong):
+        b = wrong[0]
+        raise Wrong(
+            f"{name}[{b}] is {mine[b]:.5g}; it is {exact[b]:.5g}.", _slip(mine, exact, b, A)
+        )
+
+
+def _slip(mine, exact, b, A):
+    """Which mistake gives mine[b] in place of exact[b]?"""
+    if len(mine) > 1 and np.ptp(mine) == 0:
+        return (
+            "Each matrix has its own residuals; an average or a maximum over the batch hides one."
+        )
+    if exact[b] == 0:
+        return ""
     m, eps = A.shape[1], np.finfo(A.dtype).eps
     slips = (
         (m * eps, "It is not in units of m*eps yet: divide by them."),
-        (1 / m, "It is in units of eps; divide by m too."),
-        (m * eps / np.finfo(np.float64).eps / m, "eps is that of A's dtype, not of float64."),
+        (m, "It is in units of eps: divide by m too."),
+        (eps / np.finfo(np.float64).eps, "eps is that of A's dtype, not of float64."),
         (2, "That is LAPACK's unit, half of this eps: np.finfo(A.dtype).eps is 2^-23 for float32."),
-        (0.5, "eps of float32 is 2^-23, the spacing at 1."),
     )
-    return next((why for slip, why in slips if exact and close(mine / exact, slip)), "")
+    drowned = (
+        "The residuals of a good float32 factorization are as small as the rounding of float32: "
+        "compute them in float64, from the first operation on."
+    )
+    rounded = drowned if 0 < mine[b] < TASK.factor and exact[b] < TASK.factor else ""
+    return next((why for slip, why in slips if close(mine[b] / exact[b], slip)), rounded)
 
 
 def _certify_by_hand(answer):
-    # nothing was done: Q = I and R = (3, 0), so R - Q^T A = (0, -4) and |A| = 7
-    A = np.array([[[3], [4]]], np.float32)
+    # nothing was done: Q = I and R = (3, 0, 0), so R - Q^T A = (0, -4, 0) and |A| = 7
+    A = np.array([[[3], [4], [0]]], np.float32)
     _agrees(answer, A, A.copy(), np.zeros((1, 1), np.float32))
-    # v = (1, 1/2) and tau = 1: v.v = 5/4, and H is no mirror
-    H, tau = np.array([[[-5], [0.5]]], np.float32), np.ones((1, 1), np.float32)
-    _agrees(answer, A, H, tau)
+    # v = (1, 1/2, 0) and tau = 1: v.v = 5/4, and H is no mirror
+    H = np.array([[[-5], [0.5], [0]]], np.float32)
+    _agrees(answer, A, H, np.ones((1, 1), np.float32))
 
 
 def _certify_real(answer):
     A = matrices.make("dense", 3, 32)
     H, tau = geqrf(A)
-    _agrees(
-        answer,
-        A,
-        H,
-        tau,
-        "three good factorizations, n = 32",
-        "The residuals of a good float32 factorization are a few eps: computed in float32 they "
-        "drown. Convert A, H and tau with astype(np.float64) first.",
-        tol=0.02,
-    )
+    _agrees(answer, A, H, tau, "three good factorizations, n = 32", tol=0.02)
     H[1, 3, 20] *= 2
     tau[2, 4] *= 0.9
-    _agrees(
-        answer,
-        A,
-        H,
-        tau,
-        "R of matrix [1] and tau of matrix [2] were spoiled",
-        "Each matrix has its own residuals; an average or a maximum over the batch hides one.",
-    )
+    _agrees(answer, A, H, tau, "R of matrix [1] and tau of matrix [2] were spoiled")
 
 
 def _certify_awkward(answer):
@@ -225,8 +221,9 @@ def orthogonal_garbage():
 
 
 def _fooled(answer):
-    A, H, tau = (np.asarray(each) for each in several(answer, ("A", "H", "tau")))
+    parts = several(answer, ("A", "H", "tau"))
     try:
+        A, H, tau = (np.asarray(each) for each in parts)
         found = certificate.certify(A, H, tau)
     except (TypeError, ValueError) as error:
         raise Wrong(f"These do not belong together: {error}.") from None
@@ -378,7 +375,7 @@ EXERCISES = (
     Exercise(
         id="3.2",
         kind="implement",
-        title="certify: write the checker",
+        title="write the checker (certify)",
         task="""
             Write certify(A, H, tau) -> (factor, orthogonality) in NumPy for a batch: two float64
             arrays with one number a matrix,
@@ -392,7 +389,7 @@ EXERCISES = (
         """,
         solution=certify,
         steps=(
-            ("worked by hand: (3, 4) with tau = 0, with tau = 1", _certify_by_hand),
+            ("worked by hand: (3, 4, 0) with tau = 0, with tau = 1", _certify_by_hand),
             ("good and spoiled factorizations, n = 32", _certify_real),
             ("awkward: tall, wide, 1 x 1, A = 0, NaN", _certify_awkward),
         ),

@@ -72,7 +72,8 @@ class Result:
 
     @property
     def verdict(self):
-        return "passed" if self.passed else f"not passed: {self.steps[-1][1]}"
+        last = self.steps[-1][1]
+        return {"ok": "passed", "FAIL": "not passed"}.get(last, last)
 
     def _notes(self):
         pairs = ("Example", self.example), ("It printed", self.printed.strip()), ("Hint", self.hint)
@@ -155,12 +156,15 @@ def listing():
 
 
 def show(id):
-    """Print the text of an exercise and what to start from."""
+    """Print the text of an exercise, and the functions that it is about."""
     exercise = find(id)
-    parts = [_title(exercise), _paragraphs(exercise.task)]
-    if exercise.given:
-        parts += ["Given:", "\n\n".join(source_of(each) for each in exercise.given)]
-    print("\n\n".join([*parts, "Start from this:", skeleton(id)]))
+    parts = [f"{_title(exercise)} ({exercise.kind})", _paragraphs(exercise.task)]
+    parts += [source_of(each) for each in exercise.given]
+    name = exercise.solution.__name__
+    parts += [
+        f'Start from print(ex.skeleton("{exercise.id}")); ex.check("{exercise.id}", {name}) checks.'
+    ]
+    print("\n\n".join(parts))
 
 
 _hints_given = {}
@@ -185,7 +189,7 @@ def reveal(id):
     """Print the solution: the source of the function that the tests run."""
     exercise = find(id)
     sources = [source_of(each) for each in (exercise.solution, *exercise.also)]
-    print(f"{_title(exercise)}, a solution:\n\n" + "\n\n".join(sources))
+    print("\n\n".join([f"{_title(exercise)}: a solution", *sources]))
 
 
 def skeleton(id):
@@ -281,7 +285,7 @@ def _receive(exercise, answer, call):
 
 
 def _title(exercise):
-    return f"Exercise {exercise.id} ({exercise.kind}): {exercise.title}"
+    return f"Exercise {exercise.id}, {exercise.title}"
 
 
 def _paragraphs(text):

@@ -71,8 +71,7 @@ def guard(function, names, *, writes=(), limit):
         before = [bits(a) for a in args]
         output = _Output()
         try:
-            with inside or contextlib.nullcontext():
-                value = _run(function, args, limit, output)
+            value = _run(function, args, limit, output, inside or contextlib.nullcontext())
         except NotImplementedError as error:
             raise NotYet from error
         except Exception as error:
@@ -127,29 +126,37 @@ class _Output(io.StringIO):
         return super().write(text)
 
 
-def _run(function, args, limit, output):
+def _run(function, args, limit, output, inside):
+    def work():
+        # entered where the work is done: what torch watches it watches for one thread
+        with inside:
+            return function(*args)
+
     alarm = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         with warnings.catch_warnings():
             # that a number overflowed is what the checks are about
             warnings.simplefilter("ignore")
-            return (_with_alarm if alarm else _in_thread)(function, args, limit)
+            return (_with_alarm if alarm else _in_thread)(work, limit)
 
 
-def _with_alarm(function, args, limit):
-    here = sys._getframe()
+def _with_alarm(work, limit):
     tracing = sys.gettrace()
-    running = True
+    running, rung = True, False
 
     def ring(signum, frame):
+        nonlocal rung
         if not running:
             return
-        # a bare `except:` around the loop would swallow the exception below: so the line that
-        # comes after it raises once more, outside of the `try`
-        while frame is not None and frame is not here:
-            frame.f_trace = _raise_here
-            frame = frame.f_back
-        sys.settrace(_raise_here)
+        if rung:
+            # a bare `except:` around the loop has swallowed the first one: now the line that comes
+            # after it raises too, outside of the `try`
+            sys.settrace(lambda *call: None)
+            while frame is not None:
+                if _is_the_readers(frame.f_code.co_filename):
+                    frame.f_trace = _raise_at_line
+                frame = frame.f_back
+        rung = True
         raise _TimeUp
 
     handler = signal.signal(signal.SIGALRM, ring)
@@ -158,7 +165,7 @@ def _with_alarm(function, args, limit):
     others, every = signal.setitimer(signal.ITIMER_REAL, limit, 0.1)
     try:
         try:
-            return function(*args)
+            return work()
         finally:
             running = False
     finally:
@@ -170,20 +177,22 @@ def _with_alarm(function, args, limit):
             signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), every)
 
 
-def _raise_here(frame, event, arg):
-    raise _TimeUp
+def _raise_at_line(frame, event, arg):
+    if event == "line":
+        raise _TimeUp
+    return _raise_at_line
 
 
-def _in_thread(function, args, limit):
+def _in_thread(work, limit):
     outcome = {}
 
-    def work():
+    def keep():
         try:
-            outcome["value"] = function(*args)
+            outcome["value"] = work()
         except BaseException as error:
             outcome["error"] = error
 
-    worker = threading.Thread(target=work, daemon=True)
+    worker = threading.Thread(target=keep, daemon=True)
     worker.start()
     worker.join(limit)
     for _ in range(20):
@@ -215,11 +224,15 @@ _NOT_THE_READERS = (
 )
 
 
+def _is_the_readers(filename):
+    return not filename.startswith(_NOT_THE_READERS)
+
+
 def _where(error):
     """', at line 4: `v = x / 0`' for the deepest line of the reader's own code."""
     at = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if not frame.f_code.co_filename.startswith(_NOT_THE_READERS):
+        if _is_the_readers(frame.f_code.co_filename):
             at = frame.f_code.co_filename, line
     if at is None:
         return ""

@@ -123,7 +123,7 @@ class Certificate:
         )
         head = "".join(
             f"<th scope='col'>{h}</th>"
-            for h in ("residual", "formula", "worst, in m*eps", "gate", "matrix", "")
+            for h in ("residual", "formula", "worst, in m*eps", "gate", "matrix", "verdict")
         )
         return (
             f"<table class='qr-certificate'><caption>Certificate of {escape(self._title())}: "

@@ -4,10 +4,13 @@ WRONG holds them: for an exercise, a mistake, an answer that makes it, and words
 add an exercise to the tests it is enough to add its mistakes.
 """
 
+import contextlib
 import inspect
 import json
 import math
 import signal
+import subprocess
+import sys
 import threading
 from html.parser import HTMLParser
 from pathlib import Path
@@ -64,6 +67,11 @@ def larfg_formed(x):
     beta, v, tau = larfg(x)
     H = np.eye(len(x), dtype=x.dtype) - np.outer(tau * v, v)
     return (H @ x)[0], v, tau
+
+
+def larfg_in_float64(x):
+    beta, v, tau = larfg(x.astype(np.float64), scaled=False)
+    return beta, v.astype(x.dtype), tau
 
 
 def larfg_overwrites(x):
@@ -272,6 +280,7 @@ WRONG = {
         "sign(0)": (lambda x: larfg(x, sign=by_np_sign), "np.sign(0) is 0"),
         "x[0] >= 0 for -0.0": (lambda x: larfg(x, sign=by_comparison), "zero has a sign too"),
         "plain squares": (lambda x: larfg(x, scaled=False), "The squares overflow"),
+        "float64 in place of a scale": (larfg_in_float64, "times 1e-300"),
         "squares that vanish": (
             lambda x: larfg(x, scaled=np.abs(x).max() > 1),
             "The squares underflow to zero",
@@ -589,11 +598,26 @@ class TestMisbehaving:
         def stubborn(argument):
             while True:
                 try:
-                    argument + argument
+                    while True:
+                        argument + argument
                 except:  # noqa: E722
                     pass
 
-        assert "was stopped" in ex.check(id, stubborn, limit=0.3).fault
+        tracing = sys.gettrace()
+        assert "was stopped, at line" in ex.check(id, stubborn, limit=0.3).fault
+        assert sys.gettrace() is tracing
+
+    def test_what_it_opened_is_closed_when_its_time_is_up(self, id):
+        closed = []
+
+        def opens(argument):
+            with contextlib.ExitStack() as stack:
+                stack.callback(lambda: closed.append(True))
+                while True:
+                    pass
+
+        ex.check(id, opens, limit=0.3)
+        assert closed
 
     def test_leaving_python_is_stopped(self, id):
         assert "tried to leave Python" in ex.check(id, lambda argument: exit()).fault
@@ -731,9 +755,6 @@ def test_html_says_in_words_what_the_text_says():
 
 
 def test_chapters_without_torch_need_numpy_only():
-    import subprocess
-    import sys
-
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from qrlib.teach import exercises as ex\n"

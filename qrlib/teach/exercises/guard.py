@@ -5,7 +5,8 @@ and raises Wrong when it raises, runs on and on, prints without end, or writes t
 is to be read. Nothing is started beside this process, so it works in a notebook as it does in a
 script. In the main thread an alarm (signal.setitimer) interrupts the function; elsewhere, and where
 the system has no such alarm (Windows), it runs in a thread of its own, into which the exception is
-thrown. Both wait for the end of the one operation of NumPy or torch that is being computed.
+thrown. Both wait for the end of the one operation of NumPy or torch that is being computed. A loop
+that catches everything (`except:`) is stopped too; one with two of these around each other is not.
 """
 
 import contextlib

@@ -86,7 +86,7 @@ def _judge(x, beta, v, tau, tol):
             )
         return
     if broken or tau == 0 or beta == 0:
-        raise Wrong(f"The result is {_told(beta, v, tau)}.", _why_broken(head, largest))
+        raise Wrong(f"The result is {_told(beta, v, tau)}.", _why_broken(head, largest, x.dtype))
     if np.signbit(beta) == np.signbit(head):
         if head == 0:
             raise Wrong(
@@ -101,7 +101,7 @@ def _judge(x, beta, v, tau, tol):
     if not close(abs(beta), norm, tol):
         raise Wrong(
             f"beta = {beta:.6g}, but a mirror keeps the length, which is {norm:.6g}.",
-            _why_broken(head, largest),
+            _why_broken(head, largest, x.dtype),
         )
     if not close(v[0], 1, tol):
         raise Wrong(
@@ -127,10 +127,10 @@ def _told(beta, v, tau):
     return f"beta = {beta:.6g}, v = {brief(np.asarray(v))}, tau = {tau:.6g}"
 
 
-def _why_broken(head, largest):
-    if largest > np.sqrt(np.finfo(np.float32).max) / 4:
+def _why_broken(head, largest, dtype):
+    if largest > np.sqrt(np.finfo(dtype).max) / 4:
         return "The squares overflow: multiply x by a power of two near 1 / max|x| first."
-    if largest < np.sqrt(np.finfo(np.float32).tiny) * 4:
+    if largest < np.sqrt(np.finfo(dtype).tiny) * 4:
         return "The squares underflow to zero: multiply x by a power of two near 1 / max|x| first."
     if head == 0:
         return "np.sign(0) is 0, and then beta is 0: np.copysign(norm, x[0]) has a sign for 0 too."
@@ -173,9 +173,10 @@ def _larfg_awkward(larfg):
         [2.5e38, 1e38],
     ):
         _exact(larfg, np.array(x, np.float32))
-    for scale in (1e-35, 1e-20, 1e18, 1e36):
-        x = np.random.default_rng(0).standard_normal(33).astype(np.float32) * np.float32(scale)
-        _exact(larfg, x, f"33 normal numbers times {scale:g}")
+    for dtype, scales in (np.float32, (1e-35, 1e-20, 1e18, 1e36)), (np.float64, (1e-300, 1e300)):
+        for scale in scales:
+            x = (np.random.default_rng(0).standard_normal(33) * scale).astype(dtype)
+            _exact(larfg, x, f"33 normal numbers times {scale:g}")
 
 
 def _larfg_cost(larfg):
@@ -481,7 +482,7 @@ EXERCISES = (
             head is 1. x is read only.
 
             It must hold for every x that has no NaN or infinity: x[0] = 0 or -0.0, a tail that is
-            zero already (tau = 0 then), entries of 1e36 and of 1e-35.
+            zero already (tau = 0 then), entries of 1e36 and of 1e-35, in float64 of 1e300 too.
         """,
         solution=larfg,
         steps=(

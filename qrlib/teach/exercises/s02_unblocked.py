@@ -237,7 +237,7 @@ def _product_cost(answer):
     filled = sum(large) / (len(large) * max(large)) if large else 0
     if sum(large) > 0.8 * m**3 and filled > 0.48:
         raise Wrong(
-            f"It writes {sum(large)} entries for m = n = {m}: about {filled:.2f} of what {len(large)} "
+            f"It writes {sum(large)} entries for m = n = {m}: {filled:.2f} of what {len(large)} "
             "whole matrices hold, where a third is enough.",
             "Mirror j has zeros above row j, and columns before j are still those of the identity: "
             "apply it to Q[:, j:, j:] alone.",

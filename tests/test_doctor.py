@@ -366,6 +366,16 @@ def test_a_probe_that_dies_takes_nothing_with_it(monkeypatch, probe, note):
     assert lane.runs == note.startswith("tried")
 
 
+@pytest.mark.parametrize("interpreted", (False, True))
+def test_a_probe_is_interpreted_only_when_asked(monkeypatch, interpreted):
+    said = (
+        "import os\ndef main(interpreted): print(f'mode{os.environ.get(\"TRITON_INTERPRET\")} ok')"
+    )
+    monkeypatch.setattr(doctor, "PROBE", said)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert doctor._probe(interpreted) == {f"mode{'1' if interpreted else None}": ""}
+
+
 def test_nvidia_smi(monkeypatch):
     def answer(stdout, returncode=0):
         done = SimpleNamespace(stdout=stdout, returncode=returncode)

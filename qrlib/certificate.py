@@ -207,8 +207,9 @@ def residuals(A, H, tau):
     R = xp.triu(H)
     factor = _norm(R - _apply_q(H, tau, A, transpose=True))
     size = _norm(A)
-    # 0/0 is a factorization of nothing and right; x/0 is not
-    factor = xp.where(factor == 0, factor, factor / size)
+    # 0/0 is a factorization of nothing and right; x/0 is not, and NumPy need not warn of either
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = xp.where(factor == 0, factor, factor / size)
     Q = _apply_q(H, tau, identity, transpose=False)
     orthogonality = _norm(Q.swapaxes(-1, -2) @ Q - _eye_like(A, k))
     return xp.where(finite, factor, np.inf), xp.where(finite, orthogonality, np.inf), finite

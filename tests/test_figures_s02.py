@@ -28,12 +28,16 @@ def nan_in(batch, n, *where):
 
 DRAWN = {
     **{f"walk {k}": (figures.walk_frame, STATES, k) for k in range(len(STATES))},
+    "narrow walk": (figures.walk_frame, figures.walk_states(np.ones((3, 1))), 1),
     "storage": (figures.storage,),
     **{f"slabs {n}": (lambda n: figures.slabs(n).figure, n) for n in (2, 32)},
     **{
         f"forming {k}": (lambda k: figures.forming_frame(*WAYS, k).figure, k)
         for k in range(len(STATES))
     },
+    "narrow forming": (
+        lambda: figures.forming_frame(*figures.forming_states(np.ones((2, 1))), 1).figure,
+    ),
     "batch": (figures.batch, nan_in(4, 8, 2, 1, 4)),
     "batch of one": (figures.batch, matrices.make("dense", 1, 1)),
     "many and large": (figures.batch, matrices.make("rankdef", 9, 40)),
@@ -219,6 +223,8 @@ def test_a_nan_is_crossed_out_where_it_is_and_its_matrix_alone_fails():
     lost = 8 + 4 * 3
     assert int((~torch.isfinite(H)).sum()) == lost == crosses(figure)
     assert texts(figure) == ["0: passed", "1: passed", "2: FAILED", "3: passed"]
+    assert re.search(r"fill=\"var\(--qr-pink[^>]*>2: FAILED", figure.body())
+    assert not re.search(r"fill=\"var\(--qr-pink[^>]*>\d: passed", figure.body())
     assert f"Matrix 2 FAILED, {lost} entries are not finite." in figure.alt
     assert crosses(figures.batch(matrices.make("dense", 4, 8, seed=1))) == 0
 

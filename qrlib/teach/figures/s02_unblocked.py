@@ -106,11 +106,14 @@ def walk_frame(states, k):
     """A after k mirrors, with a frame around what the last one changed."""
     H, tau = states[k]
     m, n = H.shape
-    cell, left, top = 54, 34, 34
+    cell, top = 54, 34
+    # wide enough for the key under a narrow matrix
+    width = max(n * cell + 126, 396)
+    left = (width - n * cell - 58) / 2
     rows = "; ".join(", ".join(short(a) for a in row) for row in H)
     alt = f"The compact form after {k} mirrors. Rows: {rows}. "
     alt += f"tau: {', '.join(short(t) for t in tau) or 'none yet'}."
-    fig = Figure(left + n * cell + 92, top + m * cell + 46, alt, max_width=460)
+    fig = Figure(width, top + m * cell + 46, alt, max_width=1.1 * width)
     _compact(fig, left, top, H, k, cell=cell, top=np.abs(states[0][0]).max(), size=14.5)
     for i in range(m):
         fig.text(left - 20, top + (i + 0.5) * cell, str(i), color="muted", size=12)
@@ -129,7 +132,7 @@ def walk_frame(states, k):
     foot = top + m * cell + 28
     _key(
         fig,
-        left - 20,
+        width / 2 - 184,
         foot,
         (
             (70, "muted", None, 0.3, "to do"),
@@ -334,27 +337,27 @@ def touched(states, step):
 def forming_frame(forward, backward, step):
     """Both ways to Q after `step` mirrors, with a frame around what the last one changed."""
     m, k = backward[0].shape
-    cell, top, left = 31, 58, 10
-    second = left + m * cell + 34
+    cell, top = 31, 58
+    # wide enough for the words under a narrow matrix
+    widths = [max(columns * cell, 124) for columns in (m, k)]
     counts = [touched(states, step) for states in (forward, backward)]
     alt = (
         f"After {step} of {k} mirrors. Left, forward: the whole {m} by {m} matrix, {counts[0]} "
         f"entries changed so far. Right, backward: {m} by {k}, {counts[1]} entries changed so far, "
         f"all in the lower right corner, which grows."
     )
-    fig = Figure(second + k * cell + 10, top + m * cell + 34, alt, max_width=500)
-    for x, states, name, product in (
-        (left, forward, "forward", f"*Q* \u2190 *Q H*{sub(step - 1)}" if step else "*Q* = *I*"),
-        (
-            second,
-            backward,
-            "backward",
-            f"*Q* \u2190 *H*{sub(k - step)} *Q*" if step else "*Q* = *I*",
-        ),
+    width = sum(widths) + 50
+    fig = Figure(width, top + m * cell + 34, alt, max_width=1.2 * width)
+    first, second = 10 + widths[0] / 2, width - 10 - widths[1] / 2
+    forth = f"*Q* \u2190 *Q H*{sub(step - 1)}" if step else "*Q* = *I*"
+    back = f"*Q* \u2190 *H*{sub(k - step)} *Q*" if step else "*Q* = *I*"
+    for middle, states, name, product in (
+        (first, forward, "forward", forth),
+        (second, backward, "backward", back),
     ):
         Q = states[step]
         rows, columns = Q.shape
-        middle = x + columns * cell / 2
+        x = middle - columns * cell / 2
         fig.text(middle, 14, name, bold=True, size=15)
         fig.text(middle, 38, product, size=14)
         fig.matrix(x, top, Q, cell=cell, color="green", text=None, top=1, decades=2)

@@ -133,7 +133,7 @@ def larft(V: Float[Tensor, "B m b"], tau: Float[Tensor, "B b"]) -> Float[Tensor,
     Column j of T is -tau_j T[:j, :j] (V[:, :j]^T v_j) above tau_j. The inner products of all the
     columns are in G = V^T V, taken once.
 
-    Cost: 2mb^2 + b^3/3 flops a matrix. Source: Schreiber and Van Loan 1989, LAPACK xLARFT; chapter
+    Cost: 2mb^2 + 2b^3/3 flops a matrix. Source: Schreiber and Van Loan 1989, LAPACK xLARFT; chapter
     "Blocking".
     """
     T = torch.diag_embed(tau)

@@ -1,4 +1,4 @@
-"""Stage 3, panels. Blocked Householder QR with compact WY: Q^T C = C - V T^T V^T C (LAPACK xGEQRF).
+"""Stage 3, panels of columns, and one block reflector for all on their right. Compact WY, xGEQRF.
 
 The loop, `right_looking`, takes the factorization of a panel and the update of what lies to its
 right as arguments; later stages bring a new panel or a new update and keep the loop.

@@ -61,7 +61,7 @@ def headroom(A: Float[Tensor, "B m n"]) -> Float[Tensor, "B 1 1"]:
     return power_of_two(shift, A.dtype)[:, None, None]
 
 
-def unscale(H: Float[Tensor, "B m n"], s: Float[Tensor, "B 1 1"]) -> Float[Tensor, "B m n"]:
+def unscale(H: Float[Tensor, "B m n"], s: Float[Tensor, "B 1 n1"]) -> Float[Tensor, "B m n"]:
     """R / s above, V untouched below: the compact form for A from that for s A."""
     upper = torch.ones(H.shape[1:], dtype=torch.bool, device=H.device).triu()
     return torch.where(upper, H / s, H)

@@ -22,13 +22,20 @@ def panel(H, tau):
     return V, larft(V, tau)
 
 
-def right_looking(A, nb, panel, update):
+def update(V, T, C):
+    """C <- Q^T C, in place. V: [B, m, b]. T: [B, b, b]. C: [B, m, n], the columns right of a panel."""
+    C.copy_(larfb(V, T, C))
+
+
+def right_looking(A, nb, panel, update, scale=headroom):
     """A = Q R: factor nb columns, apply Q^T to all columns on their right, go on there.
 
     Args:
         A: [B, m, n], read. nb: the width of a panel; the last may be narrower.
         panel: (H [B, m, b], tau [B, b]) -> (V, T); writes its two arguments.
-        update: (V, T, C [B, m, n]) -> Q^T C.
+        update: (V, T, C [B, m, n]) -> None; C becomes Q^T C.
+        scale: A -> powers of two [B, 1, 1], or [B, 1, n] for each column its own; QR of A times
+            them has the same V and tau, and R times them.
 
     Returns:
         QR(H, tau).
@@ -36,7 +43,7 @@ def right_looking(A, nb, panel, update):
     Cost: 2n^2 (m - n/3) flops a matrix; all but a share of about nb/n are in the update.
     Source: LAPACK xGEQRF; chapter "Blocking".
     """
-    s = headroom(A)
+    s = scale(A)
     H = s * A.contiguous()
     n = A.shape[2]
     k = min(A.shape[1:])
@@ -45,13 +52,13 @@ def right_looking(A, nb, panel, update):
         e = min(j + nb, k)
         V, T = panel(H[:, j:, j:e], tau[:, j:e])
         if e < n:
-            H[:, j:, e:] = update(V, T, H[:, j:, e:])
+            update(V, T, H[:, j:, e:])
     return QR(unscale(H, s), tau)
 
 
 def geqrf(A, *, nb=32):
     """A = Q R by panels of nb columns. A: [B, m, n], torch; read. Returns QR(H, tau)."""
-    return right_looking(A, nb, panel, larfb)
+    return right_looking(A, nb, panel, update)
 
 
 def ormqr(H, tau, C, *, transpose=False, nb=32):

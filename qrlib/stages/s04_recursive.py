@@ -3,7 +3,7 @@
 import torch
 
 from qrlib.householder import larfb, larfg, matmul
-from qrlib.stages.s03_blocked import right_looking
+from qrlib.stages.s03_blocked import right_looking, update
 
 
 def panel(H, tau):
@@ -44,4 +44,4 @@ def _column(H, tau):
 
 def geqrf(A, *, nb=64):
     """A = Q R by recursive panels of nb columns. A: [B, m, n], torch; read. Returns QR(H, tau)."""
-    return right_looking(A, nb, panel, larfb)
+    return right_looking(A, nb, panel, update)

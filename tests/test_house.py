@@ -1,6 +1,5 @@
 """The rules of the house that a program can check."""
 
-import json
 import os
 import re
 import subprocess
@@ -9,6 +8,7 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -160,12 +160,15 @@ def test_extras_admit_the_pinned_versions():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_notebooks_are_stored_without_results(path):
-    notebook = json.loads(path.read_text(encoding="utf-8"))
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None
-    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
-    assert (notebook["nbformat"], notebook["nbformat_minor"]) >= (4, 5)
+    text = path.read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == [] and cell.execution_count is None
+    assert notebook.metadata.kernelspec.name == "python3"
+    # as Jupyter would save it, so that opening a lab changes nothing
+    assert text == nbformat.writes(notebook) + "\n"
 
 
 def test_import_is_light():

@@ -29,6 +29,9 @@ SOURCES = {
     "Blackwell datasheet": "NVIDIA, Blackwell, datasheet; one GPU of HGX B200",
     "Blackwell guide": "NVIDIA, Blackwell Tuning Guide, "
     "<https://docs.nvidia.com/cuda/blackwell-tuning-guide/>; its figure for L2 is that of GB200",
+    "CUDA guide": "NVIDIA, CUDA C++ Programming Guide, technical specifications and arithmetic "
+    "throughput for each compute capability, "
+    "<https://docs.nvidia.com/cuda/cuda-c-programming-guide/>",
     "B200 query": "the driver's answer on a B200, <https://github.com/pytorch/ao/pull/4002>; "
     "the vendor's documents do not give it",
 }
@@ -45,7 +48,8 @@ class Measured(NamedTuple):
 class Device:
     """A GPU: what its vendor states, and, apart from that, what was measured on one.
 
-    sms: streaming multiprocessors.
+    sms: streaming multiprocessors. lanes: FP32 units an SM, each a multiply-add a cycle.
+    warps: as many as an SM holds at a time. registers: bytes of them an SM.
     peak: flops a second of dense products by format; a format that is absent has no units for it.
     bandwidth: bytes a second. memory, l2: bytes. shared_sm, shared_block: bytes an SM, a block.
     source: for each of these, a key of SOURCES.
@@ -56,6 +60,9 @@ class Device:
     part: str
     capability: str
     sms: int
+    lanes: int
+    warps: int
+    registers: int
     peak: dict[str, float]
     bandwidth: float
     memory: float
@@ -65,6 +72,11 @@ class Device:
     source: dict[str, str]
     measured: dict[str, Measured] = field(default_factory=dict)
     measured_on: str = ""
+
+    @property
+    def clock(self):
+        """Cycles a second at which the FP32 units reach their stated peak."""
+        return self.peak["fp32"] / (2 * self.lanes * self.sms)
 
     def ridge(self, precision="fp32"):
         """Flops a byte from which on arithmetic, and not memory, is the limit."""
@@ -94,6 +106,9 @@ DEVICES = {
         "Tesla T4 (PCIe)",
         "7.5",
         sms=(40, "T4 query"),
+        lanes=(64, "CUDA guide"),
+        warps=(32, "CUDA guide"),
+        registers=(256 * KIB, "CUDA guide"),
         peak=({"fp32": 8.1e12, "fp16": 65e12}, "T4 datasheet"),
         bandwidth=(320e9, "T4 datasheet"),
         memory=(16e9, "T4 datasheet"),
@@ -106,6 +121,9 @@ DEVICES = {
         "A100 80GB (SXM4)",
         "8.0",
         sms=(108, "A100 white paper"),
+        lanes=(64, "CUDA guide"),
+        warps=(64, "CUDA guide"),
+        registers=(256 * KIB, "CUDA guide"),
         peak=(
             {"fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12, "bf16": 312e12},
             "A100 datasheet",
@@ -121,6 +139,9 @@ DEVICES = {
         "H100 80GB (SXM5)",
         "9.0",
         sms=(132, "H100 white paper"),
+        lanes=(128, "CUDA guide"),
+        warps=(64, "CUDA guide"),
+        registers=(256 * KIB, "CUDA guide"),
         peak=(_HOPPER_PEAK, "H100 datasheet"),
         bandwidth=(3.35e12, "H100 datasheet"),
         memory=(80e9, "H100 datasheet"),
@@ -133,6 +154,9 @@ DEVICES = {
         "H200 141GB (SXM5)",
         "9.0",
         sms=(132, "H200 query"),
+        lanes=(128, "CUDA guide"),
+        warps=(64, "CUDA guide"),
+        registers=(256 * KIB, "CUDA guide"),
         peak=(_HOPPER_PEAK, "H200 datasheet"),
         bandwidth=(4.8e12, "H200 datasheet"),
         memory=(141e9, "H200 datasheet"),
@@ -156,6 +180,9 @@ DEVICES = {
         "B200 180GB (SXM, HGX)",
         "10.0",
         sms=(148, "B200 query"),
+        lanes=(128, "CUDA guide"),
+        warps=(64, "CUDA guide"),
+        registers=(256 * KIB, "CUDA guide"),
         peak=(
             {"fp32": 75e12, "tf32": 1.1e15, "fp16": 2.25e15, "bf16": 2.25e15, "fp8": 4.5e15},
             "Blackwell datasheet",

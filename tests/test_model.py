@@ -724,8 +724,8 @@ def test_blocking_saves_passes_not_flops():
 
 @pytest.mark.parametrize("device", devices.DEVICES.values(), ids=lambda d: d.name)
 def test_every_value_of_a_device_has_a_source(device):
-    stated = {"sms", "peak", "bandwidth", "memory", "l2", "shared_sm", "shared_block"}
-    assert set(device.source) == stated
+    stated = {"sms", "lanes", "warps", "registers", "peak", "bandwidth", "memory", "l2"}
+    assert set(device.source) == stated | {"shared_sm", "shared_block"}
     assert set(device.source.values()) <= set(devices.SOURCES)
     assert list(device.peak) == [f for f in devices.FORMATS if f in device.peak]
     # a narrower format is never slower, a block never has more than its multiprocessor
@@ -734,6 +734,8 @@ def test_every_value_of_a_device_has_a_source(device):
     assert device.shared_block <= device.shared_sm < device.l2 < device.memory
     assert device is devices.DEVICES[device.name]
     assert device.ridge() == device.peak["fp32"] / device.bandwidth
+    # peak, units and multiprocessors come from different documents: their clock must be a clock
+    assert 1.3e9 < device.clock < 2.1e9
 
 
 def test_every_source_is_used():
@@ -770,9 +772,12 @@ def test_roofline_by_hand():
         "X",
         "X",
         "1.0",
-        1,
-        {"fp32": 1e12},
-        1e12,
+        sms=1,
+        lanes=1,
+        warps=1,
+        registers=0,
+        peak={"fp32": 1e12},
+        bandwidth=1e12,
         memory=1e12,
         l2=0,
         shared_sm=0,

@@ -9,6 +9,13 @@ H = A with tau = 0 is perfectly orthogonal. The task's gate asks for factor <= 2
 <= 100 and no NaN or Inf. LAPACK's own test divides by half that eps and asks for 30: 15 here, for
 both.
 
+A third number stands beside them, and no gate asks for it:
+
+    columnwise      max_j |r_j - Q^T a_j| / (m eps |a_j|)      is each column right, alone?
+
+It is never below the factor residual. Mirrors leave it small; an answer that skips the columns too
+small for the norm of A to see has about 1/(m eps) here. Policy "fp32" promises it, "fast" does not.
+
 Nothing of the code under test is used here; even T comes by another formula than `larft`'s.
 """
 
@@ -38,13 +45,14 @@ LAPACK = Gate(15.0, 15.0)
 class Certificate:
     """What `certify` found. `.passed` answers; `print` shows it; a notebook draws it.
 
-    factor, orthogonality: float64, one number a matrix (shape: the batch), in units of m*eps;
-        inf where H or tau has a NaN or Inf.
+    factor, orthogonality, columnwise: float64, one number a matrix (shape: the batch), in units of
+        m*eps; inf where H or tau has a NaN or Inf. The gates are for the first two.
     finite: bool, one a matrix. gate: what they are held against. shape: (m, n). dtype: its name.
     """
 
     factor: np.ndarray
     orthogonality: np.ndarray
+    columnwise: np.ndarray
     finite: np.ndarray
     shape: tuple
     dtype: str
@@ -87,13 +95,16 @@ class Certificate:
             ("factor", "|R - Q^T A| / |A|"),
             ("orthogonality", "|Q^T Q - I|"),
         ):
-            values, gate = getattr(self, name), getattr(self.gate, name)
-            if values.size == 0:
-                yield name, formula, 0.0, "", gate, True
-                continue
-            at = np.unravel_index(np.argmax(values), values.shape)
-            worst = float(values[at])
-            yield name, formula, worst, _index(at), gate, worst <= gate
+            worst, where = _worst(getattr(self, name))
+            gate = getattr(self.gate, name)
+            yield name, formula, worst, where, gate, worst <= gate
+
+    def _lines(self):
+        """rows() in words, and under them the column-wise residual."""
+        for name, formula, worst, where, gate, ok in self.rows():
+            yield name, formula, f"{worst:.3g}", where, f"{gate:g}", "ok" if ok else "FAIL"
+        worst, where = _worst(self.columnwise)
+        yield "columnwise", "max_j |r_j - Q^T a_j| / |a_j|", f"{worst:.3g}", where, "none", ""
 
     def _title(self):
         m, n = self.shape
@@ -111,15 +122,15 @@ class Certificate:
     def __str__(self):
         lines = [f"certificate of {self._title()}; unit m*eps"]
         lines.append(f"  {'':15}{'worst':>9}  {'gate':>5}  {'':4}  matrix")
-        for name, formula, worst, where, gate, ok in self.rows():
-            lines.append(f"  {name:15}{worst:9.3g}  {gate:5g}  {_word(ok):4}  {where:8}{formula}")
+        for name, formula, worst, where, gate, verdict in self._lines():
+            lines.append(f"  {name:15}{worst:>9}  {gate:>5}  {verdict:4}  {where:8}{formula}")
         return "\n".join([*lines, f"  {self._verdict()}"])
 
     def _repr_html_(self):
         body = "".join(
             f"<tr><th scope='row'>{name}</th><td><code>{escape(formula)}</code></td>"
-            f"<td>{worst:.3g}</td><td>{gate:g}</td><td>{where}</td><td>{_word(ok)}</td></tr>"
-            for name, formula, worst, where, gate, ok in self.rows()
+            f"<td>{worst}</td><td>{gate}</td><td>{where}</td><td>{verdict}</td></tr>"
+            for name, formula, worst, where, gate, verdict in self._lines()
         )
         head = "".join(
             f"<th scope='col'>{h}</th>"
@@ -132,8 +143,12 @@ class Certificate:
         )
 
 
-def _word(ok):
-    return "ok" if ok else "FAIL"
+def _worst(values):
+    """The largest value and the index of its matrix in words; 0 and nothing for an empty batch."""
+    if values.size == 0:
+        return 0.0, ""
+    at = np.unravel_index(np.argmax(values), values.shape)
+    return float(values[at]), _index(at)
 
 
 def _index(at):
@@ -141,7 +156,7 @@ def _index(at):
 
 
 def certify(A, H, tau, *, gate=TASK):
-    """The two residuals of (H, tau) as a QR factorization of A, for every matrix of the batch.
+    """The residuals of (H, tau) as a QR factorization of A, for every matrix of the batch.
 
     Args:
         A: [..., m, n], what was factored. H: [..., m, n]. tau: [..., min(m, n)]. NumPy or torch;
@@ -168,7 +183,7 @@ def certify(A, H, tau, *, gate=TASK):
             f"got {tuple(A.shape)}, {tuple(H.shape)} and {tuple(tau.shape)}"
         )
     eps = np.finfo(str(A.dtype).removeprefix("torch.")).eps
-    factor, orthogonality, finite = residuals(flat(A), flat(H), flat(tau, 1))
+    factor, orthogonality, columnwise, finite = residuals(flat(A), flat(H), flat(tau, 1))
     batch = tuple(A.shape[:-2])
     unit = max(m, 1) * eps
 
@@ -178,6 +193,7 @@ def certify(A, H, tau, *, gate=TASK):
     return Certificate(
         factor=in_units(factor),
         orthogonality=in_units(orthogonality),
+        columnwise=in_units(columnwise),
         finite=_numpy(finite).reshape(batch),
         shape=(m, n),
         dtype=str(A.dtype).removeprefix("torch."),
@@ -186,14 +202,14 @@ def certify(A, H, tau, *, gate=TASK):
 
 
 def residuals(A, H, tau):
-    """|R - Q^T A| / |A| and |Q^T Q - I| in float64, and whether H and tau are finite.
+    """|R - Q^T A| / |A|, |Q^T Q - I|, max_j |r_j - Q^T a_j| / |a_j| in float64; are all finite?
 
     Args:
         A, H: [B, m, n]. tau: [B, k].
 
     Returns:
-        factor, orthogonality: [B], float64, inf where H or tau is not finite, or where A = 0 has
-            come to R != 0. finite: [B], bool.
+        factor, orthogonality, columnwise: [B], float64, inf where H or tau is not finite, or where
+            A = 0, or a column that is 0, has come to R != 0. finite: [B], bool.
     """
     xp = namespace(A)
     B, m, n = A.shape
@@ -204,15 +220,14 @@ def residuals(A, H, tau):
     tau = xp.where(finite[:, None], _float64(tau), 0.0)
     A = _float64(A)
     identity = xp.broadcast_to(_eye_like(A, m)[:, :k], (B, m, k))
-    R = xp.triu(H)
-    factor = _norm(R - _apply_q(H, tau, A, transpose=True))
-    size = _norm(A)
-    # 0/0 is a factorization of nothing and right; x/0 is not, and NumPy need not warn of either
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = xp.where(factor == 0, factor, factor / size)
+    wrong = _lengths(xp.triu(H) - _apply_q(H, tau, A, transpose=True))
+    length = _lengths(A)
+    factor = _ratio(_largest(wrong), _largest(length))
+    columnwise = _largest(_ratio(wrong, length))
     Q = _apply_q(H, tau, identity, transpose=False)
-    orthogonality = _norm(Q.swapaxes(-1, -2) @ Q - _eye_like(A, k))
-    return xp.where(finite, factor, np.inf), xp.where(finite, orthogonality, np.inf), finite
+    orthogonality = _largest(_lengths(Q.swapaxes(-1, -2) @ Q - _eye_like(A, k)))
+    found = (xp.where(finite, x, np.inf) for x in (factor, orthogonality, columnwise))
+    return *found, finite
 
 
 def _apply_q(H, tau, C, *, transpose, nb=64):
@@ -237,11 +252,21 @@ def _apply_q(H, tau, C, *, transpose, nb=64):
     return C
 
 
-def _norm(X):
-    """The largest column sum of |X|, a matrix at a time; 0 where there are no columns."""
-    xp = namespace(X)
-    sums = xp.abs(X).sum(-2)
-    return xp.amax(sums, -1) if sums.shape[-1] else sums.sum(-1)
+def _lengths(X):
+    """The sum of |X| over each column. [B, m, n] -> [B, n]."""
+    return namespace(X).abs(X).sum(-2)
+
+
+def _largest(sums):
+    """The largest of [B, n], a matrix at a time; 0 where there are no columns."""
+    return namespace(sums).amax(sums, -1) if sums.shape[-1] else sums.sum(-1)
+
+
+def _ratio(x, size):
+    """x / size, and 0 for 0/0: a factorization of nothing is right; x/0 is inf, and is not."""
+    # NumPy need not warn of either
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return namespace(x).where(x == 0, x, x / size)
 
 
 def _eye_like(X, n):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tables import FAMILIES, batch_of, normal
+from tables import ALL_STAGES, FAMILIES, batch_of, normal
 
 import qrlib
 from qrlib.certificate import LAPACK, TASK, Gate
@@ -12,7 +12,7 @@ EPS = 2.0**-23
 
 
 def by_definition(A, H, tau):
-    """Both residuals of one matrix, from the formulas: Q as a product of explicit mirrors."""
+    """All three residuals of one matrix, from the formulas: Q as a product of explicit mirrors."""
     A, H, tau = (np.asarray(X, dtype=np.float64) for X in (A, H, tau))
     m, n = A.shape
     Q = np.eye(m)
@@ -23,8 +23,10 @@ def by_definition(A, H, tau):
     def norm(X):
         return np.abs(X).sum(0).max()
 
-    factor = norm(np.triu(H) - Q.T @ A) / (m * EPS * norm(A))
-    return factor, norm(Q.T @ Q - np.eye(m)) / (m * EPS)
+    F = np.triu(H) - Q.T @ A
+    columns = max(norm(F[:, [j]]) / norm(A[:, [j]]) for j in range(n))
+    unit = m * EPS
+    return norm(F) / (unit * norm(A)), norm(Q.T @ Q - np.eye(m)) / unit, columns / unit
 
 
 @pytest.mark.parametrize("library", ("torch", "numpy"))
@@ -35,9 +37,10 @@ def test_against_the_definition(n, library):
     given = (A, H, tau) if library == "torch" else (A.numpy(), H.numpy(), tau.numpy())
     c = qrlib.certify(*given)
     for b in range(3):
-        factor, orthogonality = by_definition(A[b], H[b], tau[b])
+        factor, orthogonality, columnwise = by_definition(A[b], H[b], tau[b])
         assert c.factor[b] == pytest.approx(factor, rel=1e-6, abs=1e-8)
         assert c.orthogonality[b] == pytest.approx(orthogonality, rel=1e-6, abs=1e-8)
+        assert c.columnwise[b] == pytest.approx(columnwise, rel=1e-6, abs=1e-8)
 
 
 @pytest.mark.parametrize("m, n", ((40, 25), (25, 40)))
@@ -45,8 +48,9 @@ def test_wide_and_tall_against_the_definition(m, n):
     A = normal(m, n)
     H, tau = torch.geqrf(A)
     c = qrlib.certify(A, H, tau)
-    factor, _ = by_definition(A, H, tau)
+    factor, _, columnwise = by_definition(A, H, tau)
     assert c.factor.item() == pytest.approx(factor, rel=1e-6)
+    assert c.columnwise.item() == pytest.approx(columnwise, rel=1e-6)
     assert c.orthogonality.item() < 2
 
 
@@ -91,6 +95,7 @@ def test_nan_is_counted_and_spares_its_neighbours():
     tau[1, 2, 4] = float("nan")
     c = qrlib.certify(A, H, tau)
     assert c.worst == (1, 2) and not c.finite[1, 2] and np.isinf(c.factor[1, 2])
+    assert np.isinf(c.columnwise[1, 2])
     assert "1 with NaN or Inf" in str(c)
     keep = np.ones((2, 3), bool)
     keep[1, 2] = False
@@ -101,7 +106,48 @@ def test_zero_matrix_and_a_false_r_of_it():
     A = torch.zeros(1, 4, 4)
     assert qrlib.certify(A, A, torch.zeros(1, 4)).passed
     c = qrlib.certify(A, torch.eye(4)[None] * 1e-30, torch.zeros(1, 4))
-    assert not c.passed and np.isinf(c.factor).all()
+    assert not c.passed and np.isinf(c.factor).all() and np.isinf(c.columnwise).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("stage", ALL_STAGES)
+def test_every_stage_gets_every_column_right_by_its_own_length(stage, family):
+    A = batch_of(family, 3, 33, cond=4)
+    c = qrlib.certify(A, *qrlib.geqrf(A, stage=stage))
+    assert (c.columnwise < 2).all(), c
+    # the largest column is one of the columns
+    assert (c.factor <= c.columnwise * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("library", ("torch", "numpy"))
+@pytest.mark.parametrize("tail", ("zeroed", "copied from A"))
+@pytest.mark.parametrize("family, cond", (("clustered", 0), ("dense", 12)))
+def test_a_tail_that_was_never_computed_passes_the_gates_and_shows_by_columns(
+    family, cond, tail, library
+):
+    A = batch_of(family, 2, 64, cond=cond)
+    H, tau = qrlib.geqrf(A, stage="s03_blocked")
+    honest = qrlib.certify(A, H, tau, gate=LAPACK)
+    late = torch.arange(64) >= (34 if family == "clustered" else 40)
+    H[1, :, late], tau[1, late] = (0 if tail == "zeroed" else A[1].triu()[:, late]), 0
+    given = (A, H, tau) if library == "torch" else (A.numpy(), H.numpy(), tau.numpy())
+    c = qrlib.certify(*given, gate=LAPACK)
+    assert c.passed and c.factor[1] < 1
+    # about all of a column is missing; its L1 norm changes a little under Q
+    assert c.columnwise[1] > 0.5 / (64 * EPS)
+    assert c.columnwise[0] == pytest.approx(honest.columnwise[0]) and c.columnwise[0] < 2
+
+
+@pytest.mark.parametrize("library", ("torch", "numpy"))
+def test_a_column_of_zeros_is_right_when_it_stays_zero(library):
+    A = batch_of("rankdef", 1, 16)
+    H, tau = qrlib.geqrf(A, stage="s02_unblocked")
+    given = (A, H, tau) if library == "torch" else (A.numpy(), H.numpy(), tau.numpy())
+    assert qrlib.certify(*given).columnwise[0] < 2
+    # one entry of R out of nothing; the norm of A does not see it
+    H[0, 0, 15] = 1e-30
+    c = qrlib.certify(*given)
+    assert c.passed and np.isinf(c.columnwise[0])
 
 
 @pytest.mark.parametrize("shape", ((0, 3, 3), (2, 0, 0), (2, 3, 0), (2, 0, 3)))
@@ -139,7 +185,8 @@ def test_scaled_by_a_power_of_two_nothing_changes(family):
     H, tau = torch.geqrf(A)
     scaled = torch.where(torch.ones(24, 24).triu() > 0, H * 2.0**20, H)
     a, b = qrlib.certify(A, H, tau), qrlib.certify(A * 2.0**20, scaled, tau)
-    assert np.array_equal(a.factor, b.factor) and np.array_equal(a.orthogonality, b.orthogonality)
+    for name in ("factor", "orthogonality", "columnwise"):
+        assert np.array_equal(getattr(a, name), getattr(b, name))
 
 
 def test_prints_itself():
@@ -148,4 +195,8 @@ def test_prints_itself():
     assert "3 matrices 8 x 8, float32" in str(c) and str(c).endswith("passed")
     html = c._repr_html_()
     assert "<caption>" in html and "scope='col'" in html and "passed" in html
+    # the third residual is shown, without a gate and without a verdict
+    assert "columnwise" in html and html.count("<tr>") == 4 and html.count("<td>ok</td>") == 2
+    line = next(line for line in str(c).splitlines() if "columnwise" in line)
+    assert f"{c.columnwise.max():.3g}" in line and "none" in line and "ok" not in line
     assert "1 matrix 8 x 8" in str(qrlib.certify(A[0], *torch.geqrf(A[0])))

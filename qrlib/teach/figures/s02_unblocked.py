@@ -69,7 +69,7 @@ def walk_states(A=A75):
     return states
 
 
-def _stairs(fig, x, y, cell, done, n):
+def stairs(fig, x, y, cell, done, n):
     """The border between R and the vectors under it, along the first `done` columns."""
     points = [(x, y)]
     for j in range(done):
@@ -90,10 +90,10 @@ def _compact(fig, x, y, H, done, *, cell, top, size):
                 fig.rect(*box, r=3, color="orange", width=1, dash=(3, 3))
     fig.brackets(x - 5, y - 4, n * cell + 10, m * cell + 8)
     if done:
-        _stairs(fig, x, y, cell, done, n)
+        stairs(fig, x, y, cell, done, n)
 
 
-def _key(fig, x, y, entries):
+def key(fig, x, y, entries):
     """Swatches in a row: (space to the next, colour, dash, fill opacity, words)."""
     for advance, color, dash, opacity, words in entries:
         look = {"fill": color, "fill_opacity": opacity, "dash": dash}
@@ -130,7 +130,7 @@ def walk_frame(states, k):
     if k and (box := changed(states[k - 1][0], H)):
         _frame(fig, left, top, cell, box)
     foot = top + m * cell + 28
-    _key(
+    key(
         fig,
         width / 2 - 184,
         foot,
@@ -385,7 +385,7 @@ def forming_stepper(A=A75):
     forward, backward = forming_states(A)
     frames = [forming_frame(forward, backward, step) for step in range(len(forward))]
     return Stepper(
-        frames, "Mirrors", "Q formed from the first mirror on, and from the last one.", lines=3
+        frames, "Mirrors", "Q formed from the first mirror on, and from the last one.", lines=4
     )
 
 

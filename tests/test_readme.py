@@ -19,7 +19,9 @@ def test_table_names_every_stage():
 
 
 def test_python_in_the_readme_runs(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", readme.README.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", readme.README.read_text(encoding="utf-8"), re.DOTALL
+    )
     assert blocks
     for block in blocks:
         exec(block, {})

@@ -23,7 +23,7 @@ def panel(H, tau):
 
 
 def update(V, T, C):
-    """C <- Q^T C, in place. V: [B, m, b]. T: [B, b, b]. C: [B, m, n], the columns right of a panel."""
+    """C <- Q^T C, in place. V: [B, m, b]. T: [B, b, b]. C: [B, m, n], the columns right of it."""
     C.copy_(larfb(V, T, C))
 
 

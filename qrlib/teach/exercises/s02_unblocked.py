@@ -44,7 +44,7 @@ class Meter(TorchDispatchMode):
         return result
 
 
-def _normal(*shape, seed=0, dtype=torch.float32):
+def normal(*shape, seed=0, dtype=torch.float32):
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape)).to(dtype)
 
 
@@ -114,15 +114,15 @@ def _factors(answer, A, about, hint=""):
 def _geqrf_certificate(answer):
     for m, n in ((1, 1), (3, 3), (5, 2), (2, 5), (1, 4), (33, 33), (40, 17)):
         for dtype in (torch.float32, torch.float64):
-            _factors(answer, _normal(3, m, n, dtype=dtype), f"3 matrices {m} x {n}, normal numbers")
+            _factors(answer, normal(3, m, n, dtype=dtype), f"3 matrices {m} x {n}, normal numbers")
 
 
 def _geqrf_awkward(answer):
-    zero = _normal(2, 4, 4)
+    zero = normal(2, 4, 4)
     zero[0, :, 1] = 0
     zero[1, :, 0] = 0
     _factors(answer, zero, "a column of zeros", "A zero tail gives tau = 0; larfg sees to that.")
-    upper = _normal(2, 4, 4).triu()
+    upper = normal(2, 4, 4).triu()
     H, tau = _factors(answer, upper, "upper triangular already")
     if tau.any() or not torch.equal(H, upper):
         raise Wrong(
@@ -132,8 +132,8 @@ def _geqrf_awkward(answer):
         A = torch.from_numpy(matrices.make(family, 2, 16))
         _factors(answer, A, f"family {family}, n = 16")
     for scale in (1e-30, 1e30):
-        _factors(answer, _normal(2, 5, 4) * scale, f"normal numbers times {scale:g}")
-    A = _normal(3, 4, 4)
+        _factors(answer, normal(2, 5, 4) * scale, f"normal numbers times {scale:g}")
+    A = normal(3, 4, 4)
     poisoned = A.clone()
     poisoned[1, 2, 2] = torch.nan
     clean, H = _factored(answer, A)[0], _factored(answer, poisoned, "NaN in matrix [1] only")[0]
@@ -146,7 +146,7 @@ def _geqrf_cost(answer):
     counts = []
     for B in (2, 6):
         meter = Meter()
-        answer(_normal(B, 8, 8), about=f"a batch of {B}", inside=meter)
+        answer(normal(B, 8, 8), about=f"a batch of {B}", inside=meter)
         counts.append(len(meter.wrote))
     if counts[1] > 1.2 * counts[0]:
         raise Wrong(
@@ -213,7 +213,7 @@ def _product_exact(answer, A, about=""):
 def _product_certificate(answer):
     for m, n in ((1, 1), (3, 3), (5, 2), (4, 1), (33, 33), (40, 17)):
         for dtype in (torch.float32, torch.float64):
-            _product_exact(answer, _normal(3, m, n, dtype=dtype), f"3 matrices {m} x {n}")
+            _product_exact(answer, normal(3, m, n, dtype=dtype), f"3 matrices {m} x {n}")
 
 
 def _product_awkward(answer):
@@ -225,10 +225,10 @@ def _product_awkward(answer):
 
 def _product_cost(answer):
     m, n = 400, 4
-    H, tau = qrlib.geqrf(_normal(1, m, n))
-    _no_square(answer, (H, tau), m)
+    H, tau = qrlib.geqrf(normal(1, m, n))
+    no_square(answer, (H, tau), m)
     m = 48
-    H, tau = qrlib.geqrf(_normal(1, m, m))
+    H, tau = qrlib.geqrf(normal(1, m, m))
     meter = Meter()
     answer(H, tau, inside=meter)
     # (m - j)^2 summed over j is a third of m^3, m (m - j) is a half: how full are the operations on
@@ -244,7 +244,7 @@ def _product_cost(answer):
         )
 
 
-def _no_square(answer, args, m):
+def no_square(answer, args, m):
     meter = Meter()
     answer(*args, inside=meter)
     largest = max(meter.wrote, default=0)
@@ -315,14 +315,14 @@ def _lstsq_exact(answer, A, b, about=""):
 def _lstsq_certificate(answer):
     for m, n, p in ((1, 1, 1), (3, 3, 1), (5, 2, 1), (8, 3, 4), (40, 17, 2)):
         for dtype in (torch.float32, torch.float64):
-            A, b = _normal(3, m, n, dtype=dtype), _normal(3, m, p, seed=1, dtype=dtype)
+            A, b = normal(3, m, n, dtype=dtype), normal(3, m, p, seed=1, dtype=dtype)
             _lstsq_exact(answer, A, b, f"3 systems {m} x {n}, {p} right-hand sides")
 
 
 def _lstsq_fits(answer):
     """|A x - b| for a b that A reaches, where the condition is 1e6: rounding, and no more."""
     A = torch.from_numpy(with_condition(12, 6, 1e6, dtype=np.float64))[None]
-    b = A @ _normal(1, 6, 1, dtype=torch.float64)
+    b = A @ normal(1, 6, 1, dtype=torch.float64)
     x = _solved(answer, *qrlib.geqrf(A), b, "b = A x, condition 1e6")
     finite("x", x)
     error = float((A @ x - b).abs().max() / b.abs().max()) / (12 * torch.finfo(A.dtype).eps)
@@ -335,7 +335,7 @@ def _lstsq_fits(answer):
 
 
 def _lstsq_awkward(answer):
-    A, b = _normal(2, 12, 6), _normal(2, 12, 1, seed=1)
+    A, b = normal(2, 12, 6), normal(2, 12, 1, seed=1)
     _lstsq_fits(answer)
     _lstsq_exact(answer, A * torch.logspace(0, -4, 6), b, "columns scaled from 1 down to 1e-4")
     for scale in (1e-15, 1e15):
@@ -344,8 +344,8 @@ def _lstsq_awkward(answer):
 
 def _lstsq_cost(answer):
     m = 400
-    H, tau = qrlib.geqrf(_normal(1, m, 3))
-    _no_square(answer, (H, tau, _normal(1, m, 1)), m)
+    H, tau = qrlib.geqrf(normal(1, m, 3))
+    no_square(answer, (H, tau, normal(1, m, 1)), m)
 
 
 # 2.5

@@ -6,6 +6,8 @@ PYTHON      ?=
 PIP_ARGS    ?=
 # more arguments for pytest, such as -k certify
 PYTEST_ARGS ?=
+# what `make bench` measures, such as --small, or --stage s03_blocked --n 512; --help lists it all
+BENCH_ARGS  ?=
 # where `make serve` listens
 PORT        ?= 8000
 
@@ -17,7 +19,7 @@ SITE := _build/html
 STAMP := $(VENV)/installed-$(shell cat requirements.txt pyproject.toml | cksum | tr ' ' '-')
 
 .DEFAULT_GOAL := help
-.PHONY: help book strict test browser lint format serve lab clean distclean
+.PHONY: help book strict test browser bench lint format serve lab clean distclean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +42,9 @@ test: $(STAMP)  ## run all tests
 
 browser: $(STAMP) $(SITE)/index.html  ## open every built page in Chromium and check it
 	$(BIN)/python tests/browser/check_site.py $(SITE)
+
+bench: $(STAMP)  ## time the stages on the cases of the task, and only what passes its gates
+	$(BIN)/python -m qrlib.bench $(BENCH_ARGS)
 
 lint: $(STAMP)  ## check format and style
 	$(BIN)/ruff format --check .

@@ -1,0 +1,15 @@
+"""The benchmark: gate first, then time, then a table and JSON. `python -m qrlib.bench --help`
+
+    cases      which matrices; for each run a variant of them that nobody has seen before
+    clock      one call timed by two clocks, on a cold cache
+    judge      what was returned: certified, and looked at for what a certificate cannot see
+    measure    the protocol: stages interleaved, all outputs held, medians
+    results    rows with their provenance, as a table and as JSON; `load` needs no torch
+    chart      rows as bars, in a terminal, as SVG or PNG
+
+A time is only given for a result that passed. Otherwise the row says what failed.
+"""
+
+from qrlib.bench.results import Results, load
+
+__all__ = ["Results", "load"]

@@ -1,0 +1,159 @@
+"""python -m qrlib.bench: time stages on the cases of the task, and only what passes.
+
+Without a GPU, and unless sizes are given, the cases are small ones. The exit status is 0 when all
+passed, 1 when anything did not, 2 when the question could not be understood.
+"""
+
+import argparse
+import shlex
+import sys
+
+from qrlib.bench.chart import bars, draw
+from qrlib.bench.results import check_origin, provenance
+from qrlib.matrices import BENCHMARK_CASES, FAMILIES, Case
+from qrlib.stages import STAGES
+
+
+def parser():
+    p = argparse.ArgumentParser(prog="python -m qrlib.bench", description=__doc__.split("\n\n")[0])
+    add = p.add_argument
+    add("--stage", nargs="+", help="torch, auto, or stages; by default all that run here")
+    add("--precision", nargs="+", default=["fp32"], choices=("fp32", "fast"))
+    add("--case", nargs="+", type=int, help="numbers of cases of the task, 0 to 11")
+    add("--n", type=int, help="columns, in place of the case's; alone: one case of 16 matrices")
+    add("--batch", type=int, help="matrices, in place of the case's")
+    add("--family", choices=FAMILIES, help="in place of the case's")
+    add("--cond", type=float, help="in place of the case's")
+    add("--sweep", nargs="*", type=int, metavar="N", help="64 dense matrices of each size")
+    add("--small", action="store_true", help="the cases cut down for a CPU and a few seconds")
+    add("--replay", action="store_true", help="also replayed as a CUDA graph, in rows of its own")
+    add("--compare", default="torch", help="what speedups are over; none for nothing")
+    add("--runs", type=int, default=10, help="of each stage on each case (default 10)")
+    add("--seconds", type=float, default=5.0, help="after which three runs are enough (default 5)")
+    add("--seed", type=int, default=0)
+    add("--no-probes", action="store_true", help="do not try the shapes beside a case")
+    add("--device", choices=("cpu", "cuda"), help="by default the GPU, if there is one")
+    add("--json", metavar="FILE", help="write the results, after every case")
+    add("--chart", metavar="FILE", help="draw the results, .svg or .png")
+    add("--commit", help="outside a git checkout: what `git describe --always --dirty` says")
+    return p
+
+
+def cases_of(options, small_by_itself):
+    """The cases that the options ask for. Raises ValueError for one that is not there."""
+    from qrlib.bench.cases import SWEEP, small
+
+    own = {key: getattr(options, key) for key in Case._fields if getattr(options, key) is not None}
+    if options.sweep is not None:
+        cases = [Case(64, n, 1, "dense") for n in options.sweep or SWEEP]
+    elif options.case is None and options.n is not None:
+        cases = [Case(16, options.n, 1, "dense")]
+    else:
+        numbers = range(len(BENCHMARK_CASES)) if options.case is None else options.case
+        if not all(0 <= k < len(BENCHMARK_CASES) for k in numbers):
+            raise ValueError(f"--case must be 0 to {len(BENCHMARK_CASES) - 1}; got {options.case}")
+        cases = [BENCHMARK_CASES[k] for k in numbers]
+    if options.small or small_by_itself:
+        cases = [small(case) for case in cases]
+    cases = [case._replace(**own) for case in cases]
+    if any(case.n < 1 or case.batch < 1 for case in cases):
+        raise ValueError("--n, --batch and --sweep must be 1 or more")
+    return cases
+
+
+class Progress:
+    """One line on a terminal that says how far it is and what is being done; elsewhere nothing."""
+
+    def __init__(self, stream):
+        self.stream = stream if stream.isatty() else None
+
+    def __call__(self, share, now):
+        if self.stream:
+            done = round(24 * share)
+            bar = "#" * done + "." * (24 - done)
+            self.stream.write(f"\r[{bar}] {100 * share:3.0f} %  {now[:60]:60}")
+            self.stream.flush()
+
+    def clear(self):
+        if self.stream:
+            self.stream.write("\r" + " " * 95 + "\r")
+
+
+def main(arguments=None):
+    p = parser()
+    options = p.parse_args(arguments)
+    try:
+        import torch
+
+        from qrlib.bench import measure
+    except ModuleNotFoundError as missing:
+        print(f"the benchmark needs {missing.name}; python -m qrlib.doctor says how to get it")
+        return 2
+    gpu = torch.cuda.is_available()
+    if options.device == "cuda" and not gpu:
+        p.error("--device cuda needs an NVIDIA GPU; python -m qrlib.doctor says what is there")
+    device = torch.device(options.device or ("cuda" if gpu else "cpu"))
+    if options.replay and device.type == "cpu":
+        p.error("--replay needs a GPU: a CUDA graph is what is replayed")
+    sized = options.n or options.case or options.sweep is not None or options.device == "cpu"
+    small_by_itself = not gpu and not sized and not options.small
+    command = shlex.join(["python", "-m", "qrlib.bench", *(arguments or sys.argv[1:])])
+    try:
+        if options.runs < 1:
+            raise ValueError(f"--runs must be 1 or more; got {options.runs}")
+        cases = cases_of(options, small_by_itself)
+        stages, skipped = _stages(options, measure, device)
+        for name in [*stages, *([] if options.compare == "none" else [options.compare])]:
+            measure.resolve(name)
+        origin = provenance(device, command, options.commit)
+        if options.json:
+            # now, and not when hours have been measured
+            check_origin(origin, options.json)
+    except ValueError as error:
+        p.error(str(error))
+    if small_by_itself:
+        print("There is no NVIDIA GPU here, so these are the cases cut down, as with --small.")
+    for name, why in skipped.items():
+        print(f"{name} is left out, it does not run here: {why}")
+
+    progress = Progress(sys.stderr)
+    results = measure.measure(
+        stages,
+        cases,
+        precisions=options.precision,
+        replay=options.replay,
+        baseline=None if options.compare == "none" else options.compare,
+        seed=options.seed,
+        device=device,
+        protocol=measure.Protocol(
+            runs=options.runs, seconds=options.seconds, probes=not options.no_probes
+        ),
+        command=command,
+        commit=options.commit,
+        told=lambda results: results.save(options.json) if options.json else None,
+        progress=progress,
+    )
+    progress.clear()
+    print(results)
+    print("\n".join(["", *bars(results)]))
+    if options.chart:
+        draw(results, options.chart)
+    if not results.passed:
+        failed = sum(not row["ok"] for row in results.rows)
+        print(f"\n{failed} of {len(results.rows)} rows FAILED and have no time.")
+    return 0 if results.passed else 1
+
+
+def _stages(options, measure, device):
+    """(the stages to run, {one that is left out: why})."""
+    if options.stage:
+        return options.stage, {}
+    # stage 1 takes one matrix after the other, and would be waited for
+    runs = {name: why for name, why in measure.runnable(device).items() if name != STAGES[0]}
+    return [name for name, why in runs.items() if not why], {
+        k: why for k, why in runs.items() if why
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

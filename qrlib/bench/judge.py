@@ -1,0 +1,147 @@
+"""What came back: certified, and looked at for what a certificate cannot see.
+
+A fault is a sentence; a contestant with one has no time. A note is a sentence too, but what it says
+is allowed.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from qrlib.bench.clock import fingerprint
+from qrlib.certificate import LAPACK, TASK, certify
+
+RESIDUALS = ("factor", "orthogonality", "columnwise")
+# "fp32": LAPACK's own test, and that of every column by its own length; "fast": the task's gate
+LIMITS = {
+    "fp32": dict(zip(RESIDUALS, (*LAPACK, LAPACK.factor))),
+    "fast": dict(zip(RESIDUALS, TASK)),
+}
+# a residual is out of line at this multiple of both neighbours', or of this floor (m*eps)
+OUT_OF_LINE, FLOOR = 4.0, 0.5
+EPS = torch.finfo(torch.float32).eps
+# a column that is wrong by this share of its length was not computed
+LOST = 0.5
+# entries that are certified at once, in float64 and with about ten copies
+AT_ONCE = 1 << 26
+
+
+class Fault(Exception):
+    """What was returned is no result."""
+
+
+class Run(NamedTuple):
+    """One timed call: variant k went in, H and tau came out and are held until all is over."""
+
+    k: int
+    H: torch.Tensor
+    tau: torch.Tensor
+    seen: tuple
+    faults: list
+
+
+def pair(returned, A):
+    """(H, tau) of what a stage returned for A; Fault unless they are what they must be."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise Fault(f"must return (H, tau); got {type(returned).__name__}")
+    B, m, n = A.shape
+    for name, X, shape in zip(("H", "tau"), returned, ((B, m, n), (B, min(m, n)))):
+        # a subclass may put its work off until somebody looks
+        if type(X) is not torch.Tensor:
+            raise Fault(f"{name} must be a plain torch.Tensor; got {type(X).__name__}")
+        if (X.shape, X.dtype, X.device) != (shape, A.dtype, A.device):
+            have, want = (
+                f"{list(s)} {d} on {w}"
+                for s, d, w in ((X.shape, X.dtype, X.device), (shape, A.dtype, A.device))
+            )
+            raise Fault(f"{name} must be {want}; got {have}")
+    return tuple(returned)
+
+
+def prints(H, tau):
+    return fingerprint(H), fingerprint(tau)
+
+
+def storage(X):
+    return X.untyped_storage().data_ptr() if X.numel() else None
+
+
+def held(k, A, returned, before, *, own=False):
+    """The Run of a call that has just been timed: what is looked at before anything else goes on.
+
+    Args:
+        k: A is variant k. before: the fingerprint that it had.
+        own: True when the contestant owns its outputs and may overwrite them: they are copied.
+    """
+    H, tau = pair(returned, A)
+    if own:
+        H, tau = H.clone(), tau.clone()
+    seen = prints(H, tau)
+    faults = []
+    if fingerprint(A) != before:
+        faults.append("the input was overwritten")
+    if A.numel() and storage(A) in (storage(H), storage(tau)):
+        faults.append("an output shares the memory of the input")
+    return Run(k, H, tau, seen, faults)
+
+
+def certificate(A, H, tau):
+    """{residual: its largest value over the batch}, in m*eps; inf for NaN or Inf."""
+    B, m, n = A.shape
+    step = max(1, AT_ONCE // max(m * n, 1))
+    parts = [certify(*(X[b : b + step] for X in (A, H, tau))) for b in range(0, B, step)]
+    # NumPy's maximum, unlike Python's, lets no NaN escape
+    return {name: float(np.max([getattr(c, name).max() for c in parts])) for name in RESIDUALS}
+
+
+def exceeded(found, precision):
+    """{residual: a sentence} for those beyond the limits of a precision; NaN is beyond."""
+    return {
+        name: f"{name} {found[name]:.3g}, the limit is {limit:g}"
+        for name, limit in LIMITS[precision].items()
+        if not found[name] <= limit
+    }
+
+
+def judge(inputs, runs, precision):
+    """(the worst certificate, faults, notes) of all the runs of one contestant."""
+    worst, counts, memory = dict.fromkeys(RESIDUALS, 0.0), Counter(), set()
+    for run in runs:
+        counts.update(run.faults)
+        if prints(run.H, run.tau) != run.seen:
+            counts["the result changed after the clock had stopped"] += 1
+        mine = {storage(run.H), storage(run.tau)} - {None}
+        if mine & memory:
+            counts["the output lies in the memory of an earlier one"] += 1
+        memory |= mine
+        found = certificate(inputs.variant(run.k), run.H, run.tau)
+        counts.update(exceeded(found, precision).keys())
+        worst = {name: float(np.maximum(worst[name], found[name])) for name in RESIDUALS}
+    sentences = exceeded(worst, precision)
+    faults = [
+        f"{sentences.get(what, what)} ({k} of {len(runs)} runs)" for what, k in counts.items()
+    ]
+    lost = worst["columnwise"] * inputs.case.n * EPS
+    if "columnwise" in LIMITS[precision] or not LOST < lost:
+        return worst, faults, []
+    return worst, faults, [f"a column was not computed: {100 * lost:.0f} % of it is wrong"]
+
+
+def out_of_line(worst, beside):
+    """Faults of a shape that is much less accurate than the shapes on both its sides.
+
+    Args:
+        worst: the certificate of the shape itself.
+        beside: {axis: [certificates of its neighbours on that axis]}.
+    """
+    faults = []
+    for axis, neighbours in beside.items():
+        for name in RESIDUALS if neighbours else ():
+            usual = max(FLOOR, *(found[name] for found in neighbours))
+            if worst[name] > OUT_OF_LINE * usual:
+                faults.append(
+                    f"{name} {worst[name]:.3g} at this {axis} alone; beside it at most {usual:.3g}"
+                )
+    return faults

@@ -1,0 +1,319 @@
+"""The protocol: each stage in turn on fresh data, outputs held, judged when the clocks are off."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import product
+from math import isfinite
+from statistics import median, quantiles
+from time import perf_counter
+
+import torch
+
+import qrlib
+from qrlib.bench.cases import Inputs, beside
+from qrlib.bench.clock import Clock, Replay, fingerprint
+from qrlib.bench.judge import certificate, exceeded, held, judge, out_of_line, pair
+from qrlib.bench.results import Results, provenance, words
+from qrlib.matrices import Case
+from qrlib.stages import STAGES
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How it is measured; it goes into the JSON as it is.
+
+    runs: of each stage on each case; fewer, but at least `least`, where they take more than
+        `seconds` together, or where their outputs do not fit into the memory of the GPU.
+    sweep: bytes written before each run to empty the cache; see clock.Clock.
+    probes: whether the neighbouring shapes are tried.
+    """
+
+    runs: int = 10
+    least: int = 3
+    seconds: float = 5.0
+    sweep: int | None = None
+    probes: bool = True
+
+
+@dataclass
+class Contestant:
+    """A stage in one precision and mode on one case, and what is known of it so far."""
+
+    name: str
+    precision: str
+    mode: str
+    geqrf: Callable
+    is_baseline: bool
+    call: Callable | None = None
+    runs: list = field(default_factory=list)
+    times: list = field(default_factory=list)
+    worst: dict | None = None
+    faults: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+    facts: dict = field(default_factory=dict)
+
+    @contextmanager
+    def guarded(self):
+        """What is raised in here is this contestant's fault, and not the end of the others."""
+        try:
+            yield
+        except Exception as error:
+            self.faults.append(_say(error))
+
+
+def resolve(stage, precision="fp32"):
+    """(name, A -> (H, tau)) of a stage: a name, "torch", a module with `geqrf`, or a function."""
+    if stage == "torch":
+        return "torch", torch.geqrf
+    if isinstance(stage, str):
+        if stage not in ("auto", *STAGES):
+            raise ValueError(
+                f"stage must be torch, auto or one of {', '.join(STAGES)}; got {stage!r}"
+            )
+        return stage, partial(qrlib.geqrf, stage=stage, precision=precision)
+    name = getattr(stage, "__name__", type(stage).__name__).rpartition(".")[2]
+    return name, getattr(stage, "geqrf", stage)
+
+
+def runnable(device):
+    """{stage: None, or why it cannot run on this device}, tried on a 3 x 3 matrix."""
+    A = torch.eye(3, device=device)[None]
+    found = {}
+    for name in STAGES:
+        try:
+            qrlib.geqrf(A, stage=name)
+            found[name] = None
+        except Exception as error:
+            found[name] = _say(error)
+    return found
+
+
+def measure(
+    stages,
+    cases,
+    *,
+    precisions=("fp32",),
+    replay=False,
+    baseline="torch",
+    seed=0,
+    device="cpu",
+    protocol=Protocol(),
+    command="",
+    commit=None,
+    told=lambda results: None,
+    progress=lambda share, now: None,
+):
+    """Time stages on cases, and only what passed.
+
+    Args:
+        stages: names, modules or functions, as `resolve` takes them.
+        cases: qrlib.matrices.Case, or (batch, n, cond, family).
+        precisions: of "fp32" and "fast", which are held to different limits (judge.LIMITS).
+        replay: also as a CUDA graph, in rows of its own.
+        baseline: a stage that runs too, and that speedups are over; None for none.
+        command, commit: for the provenance; the commit is looked up when None.
+        told: called with the Results so far, after each case.
+        progress: called with the share that is done, and what is being done.
+
+    Returns:
+        Results.
+    """
+    device = torch.device(device)
+    cases = [Case(*case) for case in cases]
+    clock = Clock(device, protocol.sweep)
+    modes = ("eager", "replay") if replay else ("eager",)
+    entries = [(baseline, "fp32", "eager")] if baseline else []
+    entries += [each for each in product(stages, precisions, modes) if each not in entries]
+    settings = asdict(protocol) | {
+        "sweep": clock.buffer.numel(),
+        "cases": [tuple(case) for case in cases],
+        "baseline": baseline and resolve(baseline)[0],
+        "clock": "CUDA events, and the host's until the GPU is idle"
+        if clock.cuda
+        else "the host's",
+        "replay": "its time includes a copy of the input to where the graph reads it",
+        "overhead_us": round(clock.overhead_us, 2),
+        "threads": torch.get_num_threads(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+    origin = provenance(device, command, commit)
+    rows = []
+    for at, case in enumerate(cases):
+
+        def say(now, share=1.0, at=at, case=case):
+            progress((at + share) / len(cases), f"{words(case)}: {now}")
+
+        contestants = []
+        for entry in entries:
+            name, geqrf = resolve(*entry[:2])
+            is_baseline = bool(baseline) and entry == entries[0]
+            contestants.append(Contestant(name, *entry[1:], geqrf, is_baseline))
+        inputs = Inputs(case, seed, device)
+        _compete(contestants, inputs, clock, protocol, say)
+        say("judging")
+        _judge(contestants, inputs, clock, protocol)
+        base = next((c for c in contestants if c.is_baseline), None)
+        rows += [_row(each, base, inputs) for each in contestants]
+        told(Results(origin, settings, rows, complete=at + 1 == len(cases)))
+    return Results(origin, settings, rows)
+
+
+def _say(error):
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _compete(contestants, inputs, clock, protocol, say):
+    """Fill each contestant's runs: warm up, then in turn, every call on a variant of its own."""
+    for each in contestants:
+        say(f"{each.name} warms up", 0.0)
+        with each.guarded():
+            _warm_up(each, inputs, clock)
+    runs = _fitting(protocol, inputs, len(contestants), clock)
+    for k in range(runs):
+        # another one begins each round, so that none always follows the same
+        turn = k % len(contestants)
+        for each in contestants[turn:] + contestants[:turn]:
+            spent = sum(time.host_us for time in each.times) / 1e6
+            if each.faults or (k >= protocol.least and spent > protocol.seconds):
+                continue
+            say(f"{each.name}, run {k + 1} of {runs}", k / runs)
+            with each.guarded():
+                number, A = inputs.fresh()
+                before = fingerprint(A)
+                returned, taken = clock(each.call, A)
+                each.times.append(taken)
+                each.runs.append(held(number, A, returned, before, own=each.mode == "replay"))
+
+
+def _warm_up(contestant, inputs, clock):
+    """Two calls that are not timed, on one tensor: the second time it holds other numbers.
+
+    Whoever remembers a result by the tensor it came from answers the second with the first.
+    """
+    _, X = inputs.fresh()
+    used = torch.cuda.memory_allocated() if clock.cuda else 0
+    replay = contestant.mode == "replay"
+    begin = perf_counter()
+    if clock.cuda:
+        torch.cuda.reset_peak_memory_stats()
+    contestant.call = Replay(contestant.geqrf, X) if replay else contestant.geqrf
+    pair(contestant.call(X), X)
+    if clock.cuda:
+        torch.cuda.synchronize()
+    contestant.facts["first_call_ms"] = 1e3 * (perf_counter() - begin)
+
+    number, A = inputs.fresh()
+    # .data, so that its version counter does not tell either
+    X.data.copy_(A)
+    del A
+    if clock.cuda and not replay:
+        used = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    returned, contestant.facts["host_sync"] = _watched(contestant.call, X, clock)
+    if clock.cuda:
+        contestant.facts["extra_bytes"] = torch.cuda.max_memory_allocated() - used
+    found = certificate(inputs.variant(number), *pair(returned, X))
+    contestant.faults += [
+        f"a tensor filled anew: {sentence}"
+        for sentence in exceeded(found, contestant.precision).values()
+    ]
+
+
+def _watched(call, X, clock):
+    """(what call(X) returned, whether it made the host wait for the GPU; None on a CPU)."""
+    if not clock.cuda:
+        return call(X), None
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        # it warns of itself, too
+        said.clear()
+        try:
+            returned = call(X)
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+        return returned, any("synchronizing" in str(each.message) for each in said)
+
+
+def _fitting(protocol, inputs, contestants, clock):
+    """How many runs of all the contestants can be held, with room left for certifying them."""
+    if not clock.cuda:
+        return protocol.runs
+    A = inputs.base
+    bytes_a_run = contestants * A.element_size() * (A.numel() + A.shape[0] * A.shape[1])
+    room = 0.6 * torch.cuda.mem_get_info()[0]
+    return min(protocol.runs, max(protocol.least, int(room // bytes_a_run)))
+
+
+def _judge(contestants, inputs, clock, protocol):
+    """Find the faults of all of them, first in what they returned, then beside the case's shape."""
+    for each in contestants:
+        if each.faults:
+            continue
+        with each.guarded():
+            each.worst, each.faults, each.notes = judge(inputs, each.runs, each.precision)
+        if said := clock.disagree(each.times):
+            each.faults.append(said)
+    for each in contestants:
+        each.runs.clear()
+    if not protocol.probes:
+        return
+    around = beside(inputs)
+    for each in contestants:
+        # the baseline is not on trial, and a replay does what its eager row does
+        if not each.faults and not each.is_baseline and each.mode == "eager":
+            each.faults += _probe(each, around)
+
+
+def _probe(contestant, around):
+    """Faults that show beside the shape of the case: it fails there, or is far better there."""
+    faults, levels = [], {}
+    for axis, batches in around.items():
+        levels[axis] = []
+        for A in batches:
+            there = f"beside it, at {A.shape[0]} x {A.shape[1]}"
+            try:
+                found = certificate(A, *pair(contestant.geqrf(A.clone()), A))
+            except Exception as error:
+                faults.append(f"{there}: {_say(error)}")
+                continue
+            levels[axis].append(found)
+            failed = exceeded(found, contestant.precision).values()
+            faults += [f"{there}: {sentence}" for sentence in failed]
+    return faults or out_of_line(contestant.worst, levels)
+
+
+def _row(each, base, inputs):
+    """The row of a contestant, with times only if nothing is wrong with it."""
+    case, ok = inputs.case, not each.faults
+    us = [time.us for time in each.times]
+    # of one run the quartiles are that run
+    spread = quantiles(us if len(us) > 1 else 2 * us, n=4, method="inclusive") if ok else 3 * [None]
+    against = median(time.us for time in base.times) if ok and base and not base.faults else None
+    return {
+        **case._asdict(),
+        "seed": inputs.seed,
+        "stage": each.name,
+        "precision": each.precision,
+        "mode": each.mode,
+        "ok": ok,
+        "faults": each.faults,
+        "notes": each.notes,
+        "runs": len(us),
+        "median_us": spread[1],
+        "q25_us": spread[0],
+        "q75_us": spread[2],
+        "times_us": [round(x, 3) for x in us] if ok else [],
+        "host_us": median(time.host_us for time in each.times) if ok else None,
+        "speedup": against and against / spread[1],
+        # JSON has no infinity; the fault says it
+        "certificate": each.worst
+        and {name: x if isfinite(x) else None for name, x in each.worst.items()},
+        "first_call_ms": each.facts.get("first_call_ms"),
+        "extra_bytes": each.facts.get("extra_bytes"),
+        "host_sync": each.facts.get("host_sync"),
+    }

@@ -212,11 +212,11 @@ def words(case):
     return f"{case.batch} x {case.n} {case.family}{cond}"
 
 
-def short(x, form="{:.4g}"):
-    """A number in words, a dash for None."""
+def short(x, digits=4, unit=""):
+    """A number in words, 4,870 and 18.43 and 0.00521, and a dash for None."""
     if x is None:
         return "-"
-    return f"{x:,.0f}" if form == "{:.4g}" and abs(x) >= 1000 else form.format(x)
+    return (f"{x:,.0f}" if 1000 <= abs(x) < math.inf else f"{x:.{digits}g}") + unit
 
 
 _HEADS = ("stage", "", "median us", "quartiles", "speedup", "factor", "orth.", "column", "memory")
@@ -245,9 +245,7 @@ def _table(results):
             last = words(row)
             yield last
         found = row["certificate"] or {}
-        residuals = [
-            short(found.get(key), "{:.3g}") for key in ("factor", "orthogonality", "columnwise")
-        ]
+        residuals = [short(found.get(key), 3) for key in ("factor", "orthogonality", "columnwise")]
         extra = row["extra_bytes"]
         spread = f"{short(row['q25_us'])} - {short(row['q75_us'])}" if row["ok"] else "-"
         yield line(
@@ -256,7 +254,7 @@ def _table(results):
                 kind(row),
                 short(row["median_us"]) if row["ok"] else "FAILED",
                 spread,
-                short(row["speedup"], "{:.3g}x"),
+                short(row["speedup"], 3, "x"),
                 *residuals,
                 "-" if extra is None else f"{extra / 2**20:.1f} MB",
             )
@@ -271,6 +269,6 @@ def _table(results):
             kind(each),
             short(each["median_us"]),
             "",
-            short(each["speedup"], "{:.3g}x"),
+            short(each["speedup"], 3, "x"),
         )
         yield line(cells)

@@ -3,12 +3,14 @@
 import pytest
 from browser import check_site
 
+from qrlib.teach.explorer import Explorer
 from qrlib.teach.stepper import Frame, Stepper
 from qrlib.teach.svg import Figure
 
 CHROMIUM = check_site.find_chromium()
 needs_chromium = [
     pytest.mark.browser,
+    pytest.mark.timeout(900),
     # the site is opened once, by one worker
     pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(not CHROMIUM, reason="needs Chromium (Debian: apt-get install chromium)"),
@@ -46,8 +48,19 @@ def stepper(*readouts):
     return Stepper(frames, label="Step", alt="An arrow that grows.")._repr_html_()
 
 
+def explorer(say="{} by {}"):
+    def draw(width, height):
+        figure = Figure(200, 100, alt=f"A box of {width} by {height}.")
+        figure.rect(10, 10, width, height, color="blue")
+        return Frame(figure, say.format(width, height))
+
+    axes = {"width": (20, 40, 80), "height": (20, 40)}
+    return Explorer(draw, axes, "A box of two sizes.")._repr_html_()
+
+
 GOOD = page(
     stepper("one", "two", "three")
+    + explorer()
     + f'<img src="{PIXEL}" alt="A dot"><a href="#top">up</a> <a href="other.html#top">other</a>'
     + '<svg role="img" aria-label="A line" width="9" height="9"><path d="M0 0h9"/></svg>'
     + "<details><summary>More</summary>Hidden</details>"
@@ -71,7 +84,7 @@ FAULTS = {
         "axe color-contrast",
     ),
     "wide": (page('<div style="width: 1000px">wide</div>'), "[light 390]: scrolls sideways"),
-    "theme": (page("no theme", head=""), "[dark 1280]: the page is not dark"),
+    "theme": (page("no theme", head=""), "[dark]: the page is not dark"),
     "dead": (
         page(
             stepper("one", "two").partition("<script>")[0]
@@ -94,6 +107,19 @@ FAULTS = {
     "unscripted": (
         page(stepper("one", "two").replace(" hidden>", ">")),
         "[no script]: stepper shows frames [0, 1]",
+    ),
+    "stuck": (page(explorer("{} wide")), "explorer: slider 1 leaves the readout as it was"),
+    "still": (
+        page(explorer().replace('"slots":[[', '"slots":[],"none":[[')),
+        "explorer: slider 0 leaves the drawing as it was",
+    ),
+    "unmoved": (
+        page(explorer().replace('matches(".qr-dial")', 'matches(".none")')),
+        "explorer: slider 0 leaves the readout as it was",
+    ),
+    "undialled": (
+        page(explorer().partition("<script>")[0] + "</div>"),
+        "explorer: slider 0 cannot be seen",
     ),
     "bare": ("<!doctype html><title>Nothing</title>", "no article on the page"),
 }
@@ -143,7 +169,7 @@ class TestGoodPage:
 
     def test_main_counts_it(self, tmp_path, capsys):
         assert check_site.main([str(write(tmp_path, index=GOOD))]) == 0
-        assert "2 pages, 4 stepper runs, 0 problems" in capsys.readouterr().out
+        assert "2 pages, 8 stepper runs, 0 problems" in capsys.readouterr().out
 
     def test_main_fails_on_a_broken_link(self, tmp_path, capsys):
         site = write(tmp_path, index=page('<a href="nowhere.html">x</a>'))

@@ -13,7 +13,6 @@ import threading
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from itertools import product
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,6 +22,9 @@ from playwright.sync_api import Error, sync_playwright
 THEMES = ("light", "dark")
 WIDTHS = (1280, 390)
 HEIGHT = 900
+# milliseconds: for the theme's own wait after a resize; for a page on a busy machine
+SETTLE = 400
+TIMEOUT = 120_000
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM_ARGS = [
@@ -210,6 +212,48 @@ def check_stepper(page, stepper):
     return problems
 
 
+EXPLORER = """
+e => ({
+  readout: (e.querySelector("output")?.textContent || "").trim(),
+  drawing: e.querySelector("svg")?.innerHTML || "",
+})
+"""
+
+
+def check_explorer(page, explorer):
+    """Problems with a figure of several sliders when each is moved by arrow keys and by mouse."""
+    look = partial(explorer.evaluate, EXPLORER)
+    dials = explorer.locator("input[type=range]").all()
+    if not dials:
+        return ["explorer without a slider"]
+    problems = []
+    for k, dial in enumerate(dials):
+        if not dial.is_visible():
+            return [f"explorer: slider {k} cannot be seen"]
+        dial.scroll_into_view_if_needed()
+        dial.focus()
+        seen = [look()]
+        box = dial.bounding_box()
+        for move in ("Home", "ArrowRight", "drag"):
+            if move == "drag":
+                middle = box["y"] + box["height"] / 2
+                page.mouse.move(box["x"] + 4, middle)
+                page.mouse.down()
+                page.mouse.move(box["x"] + box["width"] - 4, middle, steps=3)
+                page.mouse.up()
+            else:
+                page.keyboard.press(move)
+            seen.append(look())
+        # the last choice may be the second one, which the arrow key has set already
+        choices = int(dial.get_attribute("max")) + 1
+        moves = (1, 2), (2, 3) if choices > 2 else (1, 3)
+        for before, after in moves:
+            for what in ("readout", "drawing"):
+                if not seen[after][what] or seen[before][what] == seen[after][what]:
+                    problems.append(f"explorer: slider {k} leaves the {what} as it was")
+    return list(dict.fromkeys(problems))
+
+
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *args):
         pass
@@ -254,10 +298,18 @@ def watch(page, base, heard):
     page.on("console", lambda m: m.type == "error" and heard.append(f"console error: {m.text}"))
 
 
+# the formulas are set after the page has loaded
+FORMULAS = """
+timeout => Promise.race([
+  Promise.resolve(window.MathJax?.startup?.promise).then(() => null),
+  new Promise((_, no) => setTimeout(() => no(new Error("the formulas are not set")), timeout)),
+])
+"""
+
+
 def open_page(page, url):
     page.goto(url, wait_until="load")
-    # the formulas are set after the page has loaded
-    page.evaluate("async () => { await window.MathJax?.startup?.promise }")
+    page.evaluate(FORMULAS, TIMEOUT)
     page.evaluate(UNFOLD)
 
 
@@ -267,38 +319,45 @@ def check_pages(site, chromium, *, shots=None):
     problems, steppers = [], 0
     with Site(site) as base, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
-        for theme, width in product(THEMES, WIDTHS):
-            context = browser.new_context(
-                viewport={"width": width, "height": HEIGHT},
-                color_scheme=theme,
-            )
+        for theme in THEMES:
+            context = browser.new_context(color_scheme=theme)
             # the theme keeps a reader's choice here
             context.add_init_script(
                 f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
             )
-            page, found = context.new_page(), []
-            page.set_default_timeout(10_000)
-            watch(page, base, found)
+            page, heard = context.new_page(), []
+            page.set_default_timeout(TIMEOUT)
+            watch(page, base, heard)
             for name in pages:
-                found.clear()
+                heard.clear()
+                where = f"{name} [{theme}]"
                 try:
+                    page.set_viewport_size({"width": WIDTHS[0], "height": HEIGHT})
                     open_page(page, base + name)
                     if page.evaluate("document.documentElement.dataset.theme") != theme:
-                        found.append(f"the page is not {theme}")
-                    found += page.evaluate(LOOK)
+                        problems.append(f"{where}: the page is not {theme}")
                     page.evaluate(AXE_SCRIPT)
-                    found += page.evaluate(AXE)
-                    for stepper in page.locator(".qr-stepper").all():
-                        found += check_stepper(page, stepper)
-                        steppers += 1
-                    if shots:
-                        file = f"{name.removesuffix('.html')}-{theme}-{width}.png"
-                        page.screenshot(path=shots / file.replace("/", "-"), full_page=True)
+                    for width in WIDTHS:
+                        where = f"{name} [{theme} {width}]"
+                        page.set_viewport_size({"width": width, "height": HEIGHT})
+                        page.wait_for_timeout(SETTLE)
+                        found = page.evaluate(LOOK) + page.evaluate(AXE)
+                        for stepper in page.locator(".qr-stepper").all():
+                            found += check_stepper(page, stepper)
+                            steppers += 1
+                        for explorer in page.locator(".qr-explorer").all():
+                            found += check_explorer(page, explorer)
+                            steppers += 1
+                        problems += [f"{where}: {what}" for what in found]
+                        if shots:
+                            file = f"{name.removesuffix('.html')}-{theme}-{width}.png"
+                            page.screenshot(path=shots / file.replace("/", "-"), full_page=True)
                 except Error as error:
-                    found.append(error.message.splitlines()[0])
-                problems += [f"{name} [{theme} {width}]: {what}" for what in dict.fromkeys(found)]
+                    problems.append(f"{where}: {error.message.splitlines()[0]}")
+                problems += [f"{name} [{theme}]: {what}" for what in dict.fromkeys(heard)]
             context.close()
-        problems += check_without_script(browser, base, pages)
+        still = [name for name in pages if "qr-stepper" in (site / name).read_text("utf-8")]
+        problems += check_without_script(browser, base, still)
         browser.close()
     return problems, len(pages), steppers
 
@@ -308,6 +367,7 @@ def check_without_script(browser, base, pages):
     problems = []
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
+    page.set_default_timeout(TIMEOUT)
     for name in pages:
         page.goto(base + name, wait_until="load")
         for stepper in page.locator(".qr-stepper").all():

@@ -1,0 +1,155 @@
+"""Triton on this machine: imported, or its absence explained; interpreted kernels made compilable.
+
+With TRITON_INTERPRET=1 every @triton.jit function, those of triton.language too, is wrapped for the
+interpreter, and running one leaves some names of triton.language replaced. `compilable` undoes both
+for the time of a compilation, so that one process can run a kernel and compile it. The interpreter
+calls the function of a `tl.reduce` once an element; `quick_reductions` has it work on whole tiles.
+"""
+
+import platform
+import sys
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from types import ModuleType
+
+import numpy as np
+
+from qrlib.doctor import ELSEWHERE, TRITON_PIP
+
+
+def import_triton():
+    """The module triton.
+
+    Raises:
+        RuntimeError: it cannot be imported here; the message says what to do.
+    """
+    try:
+        import triton
+    except ImportError as error:
+        todo = ELSEWHERE.get(platform.system(), f"run `{TRITON_PIP}`")
+        raise RuntimeError(f"this needs Triton, which does not import ({error}); {todo}") from error
+    return triton
+
+
+@contextmanager
+def compilable(kernel):
+    """The kernel as the compiler wants it, and for so long all that it calls as well."""
+    triton = import_triton()
+    if isinstance(kernel, triton.JITFunction):
+        yield kernel
+        return
+    _restore_language()
+    with ExitStack() as stack:
+        for where, name, jitted in _interpreted(kernel.fn):
+            stack.enter_context(put(where, name, jitted))
+        stack.enter_context(triton.knobs.runtime.scope())
+        triton.knobs.runtime.interpret = False
+        yield _as_jit(kernel)
+
+
+@contextmanager
+def put(where, name, value):
+    """A name of a module's dictionary, or of a class, has another value for a while."""
+    put = partial(setattr, where) if isinstance(where, type) else where.__setitem__
+    before = vars(where)[name] if isinstance(where, type) else where[name]
+    put(name, value)
+    try:
+        yield
+    finally:
+        put(name, before)
+
+
+def as_jit(kernel):
+    """A kernel's own JITFunction, though it be wrapped for the interpreter."""
+    return kernel if isinstance(kernel, import_triton().JITFunction) else _as_jit(kernel)
+
+
+@cache
+def _as_jit(interpreted):
+    return import_triton().JITFunction(interpreted.fn, **interpreted.kwargs)
+
+
+def _interpreted(fn):
+    """(where, name, for the compiler) of all interpreted functions of the language and under fn."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpretedFunction
+
+    language = [vars(m) for name, m in sys.modules.items() if name.startswith(tl.__name__)]
+    for where in language:
+        for name, value in list(where.items()):
+            if isinstance(value, InterpretedFunction):
+                yield where, name, _as_jit(value)
+    for name, value in list(vars(tl.tensor).items()):
+        # x.sum() goes through a wrapper, which holds what it calls
+        held = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+        if held and isinstance(held[0], InterpretedFunction):
+            yield tl.tensor, name, _as_jit(held[0])
+    seen, ahead = {id(where) for where in language}, [fn]
+    while ahead:
+        fn = ahead.pop()
+        named = [fn.__globals__.get(name) for name in fn.__code__.co_names]
+        for where in [fn.__globals__, *(vars(m) for m in named if isinstance(m, ModuleType))]:
+            for name in set(fn.__code__.co_names) & set(where):
+                value, key = where[name], (id(where), name)
+                if isinstance(value, InterpretedFunction) and not {id(where), key} & seen:
+                    seen.add(key)
+                    ahead.append(value.fn)
+                    yield where, name, _as_jit(value)
+
+
+@contextmanager
+def quick_reductions():
+    """In here the interpreter takes a `tl.reduce` in halves: x[:h] and x[h:] at once, then again.
+
+    The sums are those of a tree, in another order than element by element; as on a GPU, but not
+    in the order of any one of them.
+    """
+    import_triton()
+    from triton.runtime.interpreter import ReduceOps
+
+    with put(ReduceOps, "generic_reduce", _reduce_in_halves):
+        yield
+
+
+def _reduce_in_halves(self, inputs):
+    """For ReduceOps.generic_reduce. A length is a power of two, as every one of a tile is."""
+    ndim = inputs[0].handle.data.ndim
+    # the axis first; without one, all that the tile has
+    parts = [
+        x.handle.data.ravel() if self.axis is None else np.moveaxis(x.handle.data, self.axis, 0)
+        for x in inputs
+    ]
+    while parts[0].shape[0] > 1:
+        h = parts[0].shape[0] // 2
+        halves = [
+            self.to_tensor(part[at], x.dtype)
+            for at in (slice(h), slice(h, None))
+            for part, x in zip(parts, inputs)
+        ]
+        combined = self.combine_fn.fn(*halves)
+        combined = combined if isinstance(combined, tuple) else (combined,)
+        parts = [np.broadcast_to(x.handle.data, parts[0][:h].shape) for x in combined]
+    parts = [part[0] for part in parts]
+    if self.keep_dims:
+        axes = tuple(range(ndim)) if self.axis is None else self.axis
+        parts = [np.expand_dims(part, axes) for part in parts]
+    return [self.to_tensor(part, x.dtype) for part, x in zip(parts, inputs)]
+
+
+def _restore_language():
+    """Undo what calling an interpreted function leaves behind in triton.language.core.
+
+    The public names are whole in triton.language itself; a replacement of another keeps the
+    original as its default argument `member`.
+    """
+    import triton.language as tl
+
+    for name, value in list(vars(tl.core).items()):
+        if name == "math" or name.startswith("__"):
+            continue
+        if name in vars(tl):
+            setattr(tl.core, name, vars(tl)[name])
+        else:
+            original = (getattr(value, "__kwdefaults__", None) or {}).get("member")
+            if original is not None and value.__module__ == "triton.runtime.interpreter":
+                setattr(tl.core, name, original)

@@ -13,6 +13,9 @@ install_import_hook("qrlib.householder", "beartype.beartype")
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    # kernels run through Triton's interpreter; this is read when a kernel is defined
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,302 @@
+"""The Triton stages: small sizes through the interpreter, every size where there is a GPU.
+
+The interpreter shows indexing, masks and the order of things. What it cannot show, tf32 and float16
+products on tensor cores, registers and races, is what the tests marked gpu are for.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tables import FAMILIES, batch_of, normal
+
+import qrlib
+from qrlib import matrices, scaling
+from qrlib.certificate import LAPACK
+from qrlib.jit import quick_reductions
+from qrlib.stages import s05_panel, s06_update, s07_whole
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+STAGES = {"s05": s05_panel, "s06": s06_update, "s07": s07_whole}
+# the interpreter computes in NumPy, which warns of each NaN that a test puts in
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+each_stage = pytest.mark.parametrize("stage", STAGES)
+
+
+@pytest.fixture(autouse=True)
+def _quick():
+    with quick_reductions():
+        yield
+
+
+def geqrf(stage, A, **options):
+    """On the device of these tests, and back."""
+    H, tau = STAGES[stage].geqrf(A.to(DEVICE), **options)
+    return H.cpu(), tau.cpu()
+
+
+def assert_as_good_as_lapack(A, H, tau, by_lapack=None):
+    c = qrlib.certify(A, H, tau, gate=LAPACK)
+    assert c.passed, c
+    reference = by_lapack or qrlib.certify(A, *torch.geqrf(A))
+    for ours, theirs in (
+        (c.factor, reference.factor),
+        (c.orthogonality, reference.orthogonality),
+    ):
+        assert (2 * ours <= 4 * np.maximum(1, 2 * theirs)).all(), (c, reference)
+
+
+# one size below, at and above a narrow panel, and two wide panels; the GPU sees many more
+SMALL = ((1, 1), (2, 2), (5, 3), (3, 5), (16, 16), (17, 17), (33, 20), (20, 33), (70, 66), (66, 70))
+
+
+@each_stage
+@pytest.mark.parametrize("m, n", SMALL)
+def test_small(stage, m, n):
+    A = normal(2, m, n, seed=m * n)
+    assert_as_good_as_lapack(A, *geqrf(stage, A))
+
+
+@each_stage
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families(stage, family):
+    A = batch_of(family, 2, 20)
+    assert_as_good_as_lapack(A, *geqrf(stage, A))
+
+
+@each_stage
+@pytest.mark.parametrize("scale", (1e-38, 1e-30, 1e-20, 1e20, 1e30, 1e37))
+def test_scales(stage, scale):
+    A = normal(1, 18, 18) * scale
+    assert_as_good_as_lapack(A, *geqrf(stage, A))
+
+
+@each_stage
+def test_graded_columns_keep_their_digits(stage):
+    A = normal(1, 20, 20) * 10.0 ** -torch.arange(0, 40, 2)
+    H, tau = geqrf(stage, A)
+    # column by column, each by its own length: a norm of the whole would not see the small ones
+    assert qrlib.certify(A, H, tau).columnwise.max() < 2
+
+
+class TestConventions:
+    @each_stage
+    def test_triangular_input_comes_back(self, stage):
+        A = -batch_of("upper", 2, 20)
+        H, tau = geqrf(stage, A)
+        assert torch.equal(H, A)
+        assert (tau == 0).all()
+
+    @each_stage
+    def test_zero_column(self, stage):
+        A = normal(2, 19, 18)
+        A[:, :, [0, 7, 17]] = 0
+        H, tau = geqrf(stage, A)
+        assert (tau[:, [0, 7, 17]] == 0).all() and (H[:, :, [0, 7, 17]] == 0).all()
+        assert qrlib.certify(A, H, tau).passed
+
+    @each_stage
+    def test_sign_is_that_of_the_bit(self, stage):
+        A = torch.tensor([[[0.0, 1], [1, 0]], [[-0.0, 1], [1, 0]]])
+        assert geqrf(stage, A)[0][:, 0, 0].tolist() == [-1, 1]
+
+    @each_stage
+    def test_one_by_one_keeps_its_sign(self, stage):
+        A = torch.tensor([[[5.0]], [[-5.0]], [[-0.0]]])
+        H, tau = geqrf(stage, A)
+        assert torch.equal(torch.signbit(H), torch.signbit(A)) and torch.equal(H, A)
+        assert (tau == 0).all()
+
+    @each_stage
+    def test_the_example_of_the_task(self, stage):
+        A = torch.tensor([[[12.0, -51, 4], [6, 167, -68], [-4, 24, -41]]])
+        H, tau = geqrf(stage, A)
+        R = torch.tensor([[-14.0, -21, 14], [0, -175, 70], [0, 0, -35]])
+        torch.testing.assert_close(H[0].triu(), R, rtol=1e-5, atol=1e-4)
+        assert tau[0, 0].item() == pytest.approx(26 / 14) and tau[0, 2] == 0
+
+
+@each_stage
+@pytest.mark.parametrize("bad", (float("nan"), float("inf")))
+def test_nan_and_inf_stay_home_and_show(stage, bad):
+    A = normal(3, 18, 18)
+    clean = geqrf(stage, A)
+    A[1, 4, 3] = bad
+    H, tau = geqrf(stage, A)
+    assert torch.equal(H[[0, 2]], clean[0][[0, 2]]) and torch.equal(tau[[0, 2]], clean[1][[0, 2]])
+    assert not (torch.isfinite(H[1]).all() and torch.isfinite(tau[1]).all())
+
+
+@each_stage
+@pytest.mark.parametrize("k", (-40, 40))
+def test_power_of_two_equivariance(stage, k):
+    A = normal(1, 18, 18)
+    H, tau = geqrf(stage, A)
+    H2, tau2 = geqrf(stage, A * 2.0**k)
+    assert torch.equal(tau2, tau) and torch.equal(H2.tril(-1), H.tril(-1))
+    assert torch.equal(H2.triu(), H.triu() * 2.0**k)
+
+
+@each_stage
+@pytest.mark.parametrize("layout", ("transposed", "every second", "expanded", "4 bytes off"))
+def test_any_strides_and_input_untouched(stage, layout):
+    A = {
+        "transposed": normal(2, 18, 18).mT,
+        "every second": normal(4, 36, 36)[::2, ::2, 1::2],
+        "expanded": normal(1, 18, 18).expand(2, 18, 18),
+        "4 bytes off": normal(2 * 18 * 18 + 1)[1:].view(2, 18, 18),
+    }[layout].to(DEVICE)
+    before = A.clone()
+    H, tau = STAGES[stage].geqrf(A)
+    assert torch.equal(A, before) and H.is_contiguous()
+    expected = STAGES[stage].geqrf(before)
+    assert torch.equal(H, expected.H) and torch.equal(tau, expected.tau)
+
+
+@pytest.mark.parametrize("precision", ("ieee", "tf32x3", "fp16x3"))
+@pytest.mark.parametrize("stage", ("s06", "s07"))
+def test_precisions(stage, precision):
+    A = normal(1, 30, 34)
+    assert_as_good_as_lapack(A, *geqrf(stage, A, precision=precision))
+
+
+@pytest.mark.parametrize("m", (1, 15, 40, 130))
+def test_panel_in_slices_is_the_panel_in_registers(m, monkeypatch):
+    """The kernel for panels taller than a tile, on panels that a tile can hold too."""
+    b = min(m, 13)
+    A = normal(2, m, b, seed=m).to(DEVICE)
+    H1, tau1 = A.clone(), A.new_empty(2, b)
+    V1, T1 = s05_panel.panel(H1, tau1)
+    monkeypatch.setattr(s05_panel, "TABLE", {8: (1, False)})
+    monkeypatch.setattr(s05_panel, "SLICE", 32)
+    H2, tau2 = A.clone(), A.new_empty(2, b)
+    V2, T2 = s05_panel.panel(H2, tau2)
+    for one, two in ((H1, H2), (tau1, tau2), (V1, V2), (T1, T2)):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+
+
+def test_t_is_that_of_larft():
+    from qrlib.householder import larft
+
+    H = normal(2, 40, 11).to(DEVICE)
+    tau = H.new_empty(2, 11)
+    V, T = s05_panel.panel(H, tau)
+    assert torch.equal(V, qrlib.unpack_v(H))
+    torch.testing.assert_close(T, larft(V, tau), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shares", (1, 3))
+def test_update_in_shares(shares, monkeypatch):
+    """Rows shared out among programs give what one program gives."""
+    V = qrlib.unpack_v(normal(2, 130, 20)).to(DEVICE)
+    tau = 2 / (V * V).sum(-2)
+    from qrlib.householder import larfb, larft
+
+    T, C = larft(V, tau), normal(2, 130, 70, seed=1).to(DEVICE) / 64
+    expected = larfb(V, T, C)
+    rows = math.ceil(130 / shares / 64) * 64
+    monkeypatch.setattr(s06_update, "_shares", lambda *_: (math.ceil(130 / rows), rows))
+    s06_update.update(V, T, C, "ieee")
+    torch.testing.assert_close(C, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_scaling_there_and_back():
+    A = normal(2, 30, 70) * 10.0 ** torch.linspace(-37, 37, 70)
+    A[0, :, 3] = 0
+    H, e = scaling.scaled(A.to(DEVICE))
+    assert H.norm(dim=1).max() <= 1
+    # entries fill the range left to them: nothing is scaled down for no reason
+    assert H.abs().amax(1)[1].min() > 2.0 ** -(scaling.half_log2(30) + 1.01)
+    scaling.unscale(H, e)
+    upper = torch.ones(30, 70).triu().bool()
+    assert torch.equal(H.cpu()[:, upper], A[:, upper])
+
+
+@pytest.mark.gpu
+class TestOnTheGpu:
+    """What the interpreter is too slow for, or cannot show."""
+
+    @each_stage
+    @pytest.mark.parametrize("family", FAMILIES)
+    @pytest.mark.parametrize("n", (1, 31, 32, 33, 64, 65, 100, 176, 352, 512))
+    def test_families_and_sizes(self, stage, family, n):
+        A = batch_of(family, 4, n)
+        assert_as_good_as_lapack(A, *geqrf(stage, A))
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    @pytest.mark.parametrize("n", (1000, 1024, 2048))
+    def test_large(self, family, n):
+        A = batch_of(family, 2, n).cuda()
+        H, tau = s06_update.geqrf(A)
+        c = qrlib.certify(A, H, tau, gate=LAPACK)
+        assert c.passed, c
+
+    @each_stage
+    @pytest.mark.parametrize("m, n", ((4096, 32), (5000, 40), (20000, 5), (32, 4096), (700, 65)))
+    def test_tall_and_wide(self, stage, m, n):
+        A = normal(2, m, n).cuda()
+        H, tau = STAGES[stage].geqrf(A)
+        assert qrlib.certify(A, H, tau, gate=LAPACK).passed
+
+    @each_stage
+    @pytest.mark.parametrize("t", matrices.LAPACK_TYPES)
+    def test_lapack_types(self, stage, t):
+        A = torch.from_numpy(matrices.lapack_type(t, 50, 50, batch=3))
+        c = qrlib.certify(A, *geqrf(stage, A), gate=LAPACK)
+        assert c.passed, c
+
+    @each_stage
+    def test_a_hundred_times_the_same_bits(self, stage):
+        A = batch_of("mixed", 64, 100).cuda()
+        first = STAGES[stage].geqrf(A)
+        for _ in range(100):
+            again = STAGES[stage].geqrf(A)
+            assert torch.equal(again.H, first.H) and torch.equal(again.tau, first.tau)
+
+    @each_stage
+    def test_one_nan_leaves_63_bitwise_alone(self, stage):
+        A = batch_of("dense", 64, 100).cuda()
+        clean = STAGES[stage].geqrf(A)
+        A[17, 50, 50] = float("nan")
+        H, tau = STAGES[stage].geqrf(A)
+        others = [b for b in range(64) if b != 17]
+        assert torch.equal(H[others], clean.H[others]) and torch.equal(
+            tau[others], clean.tau[others]
+        )
+        assert torch.isnan(H[17]).any()
+
+    @each_stage
+    def test_batch_of_70_000_and_of_none(self, stage):
+        A = normal(70_000, 3, 3).cuda()
+        assert qrlib.certify(A, *STAGES[stage].geqrf(A), gate=LAPACK).passed
+        assert STAGES[stage].geqrf(A[:0]).H.shape == (0, 3, 3)
+
+    @each_stage
+    def test_more_than_2_31_elements(self, stage):
+        A = torch.randn(8193, 512, 512, device="cuda")
+        H, tau = STAGES[stage].geqrf(A)
+        assert qrlib.certify(A[-2:], H[-2:], tau[-2:], gate=LAPACK).passed
+
+    @each_stage
+    def test_no_synchronisation_inside(self, stage):
+        A = normal(4, 100, 100).cuda()
+        STAGES[stage].geqrf(A)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            STAGES[stage].geqrf(A)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    @each_stage
+    def test_global_tf32_changes_nothing(self, stage):
+        A = normal(4, 100, 100).cuda()
+        expected = STAGES[stage].geqrf(A)
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("medium")
+        try:
+            H, tau = STAGES[stage].geqrf(A)
+        finally:
+            torch.set_float32_matmul_precision(before)
+        torch.testing.assert_close(H, expected.H, rtol=1e-4, atol=1e-4)
+        assert qrlib.certify(A, H, tau, gate=LAPACK).passed

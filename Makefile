@@ -98,4 +98,6 @@ $(STAMP):
 	@# a kernel warns, page after page, that it talks over the loopback interface; that hides real warnings
 	@mkdir -p $(VENV)/etc/ipython
 	@echo 'c.IPKernelApp.log_level = "ERROR"' > $(VENV)/etc/ipython/ipython_kernel_config.py
+	@# matplotlib says so when it lists the fonts for the first time; said in a cell it would stop the build
+	@$(BIN)/python -c 'import matplotlib.font_manager'
 	@rm -f $(VENV)/installed-* && touch $@

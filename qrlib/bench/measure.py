@@ -15,7 +15,7 @@ import torch
 import qrlib
 from qrlib.bench.cases import Inputs, beside
 from qrlib.bench.clock import Clock, Replay, fingerprint
-from qrlib.bench.judge import certificate, exceeded, held, judge, out_of_line, pair
+from qrlib.bench.judge import certificate, exceeded, held, judge, out_of_line, pair, spots
 from qrlib.bench.results import Results, provenance, words
 from qrlib.matrices import Case
 from qrlib.stages import STAGES
@@ -182,10 +182,11 @@ def _compete(contestants, inputs, clock, protocol, say):
             say(f"{each.name}, run {k + 1} of {runs}", k / runs)
             with each.guarded():
                 number, A = inputs.fresh()
-                before = fingerprint(A)
+                before, where = fingerprint(A), spots(A)
                 returned, taken = clock(each.call, A)
+                run = held(number, A, returned, before, where, own=each.mode == "replay")
                 each.times.append(taken)
-                each.runs.append(held(number, A, returned, before, own=each.mode == "replay"))
+                each.runs.append(run)
 
 
 def _warm_up(contestant, inputs, clock):

@@ -927,6 +927,7 @@ class TestGPU:
 
         row = row_of(waits, device="cuda")
         assert row["ok"] and row["host_sync"] is True and row["median_us"] > 2000
+        assert "the host waits for the GPU inside the call" in row["notes"]
 
     def test_an_empty_call_takes_next_to_nothing(self):
         clock = Clock(GPU)

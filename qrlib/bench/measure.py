@@ -237,7 +237,7 @@ def _watched(call, X, clock):
             returned = call(X)
         finally:
             torch.cuda.set_sync_debug_mode(mode)
-        return returned, any("synchronizing" in str(each.message) for each in said)
+        return returned, any("called a synchronizing" in str(each.message) for each in said)
 
 
 def _fitting(protocol, inputs, contestants, clock):
@@ -259,6 +259,8 @@ def _judge(contestants, inputs, clock, protocol):
             each.worst, each.faults, each.notes = judge(inputs, each.runs, each.precision)
         if said := clock.disagree(each.times):
             each.faults.append(said)
+        if each.facts["host_sync"]:
+            each.notes.append("the host waits for the GPU inside the call")
     for each in contestants:
         each.runs.clear()
     if not protocol.probes:

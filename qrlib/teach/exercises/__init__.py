@@ -10,7 +10,7 @@
 
 A check goes from the outside in: type and shape, a case worked by hand, a certificate in m*eps,
 inputs that are awkward, and the cost where that is the point. It stops at the first failure, with
-the example that shows it and one hint. Chapters 1 and 3 need NumPy only, chapter 2 torch.
+the example that shows it and one hint. Chapters 1, 3 and 4 need NumPy only, the others torch.
 """
 
 from qrlib.teach.exercises.core import (

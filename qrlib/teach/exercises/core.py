@@ -21,7 +21,7 @@ from qrlib.teach.exercises.compare import kind, takes
 from qrlib.teach.exercises.guard import NotYet, Wrong, guard, unfinished
 
 # the first number of an exercise is that of its chapter
-CHAPTERS = {"1": "s01_mirror", "2": "s02_unblocked", "3": "certify"}
+CHAPTERS = {"1": "s01_mirror", "2": "s02_unblocked", "3": "certify", "4": "roofline"}
 
 
 class Exercise(NamedTuple):
@@ -114,7 +114,7 @@ def _wrapped(text, indent):
 
 
 def exercises(chapter):
-    """The exercises of a chapter, "1", "2" or "3".
+    """The exercises of a chapter, a key of CHAPTERS.
 
     Raises:
         RuntimeError: the chapter needs torch, and torch is not installed.

@@ -483,7 +483,8 @@ class TestInputs:
 
     def test_small(self):
         cases = [small(case) for case in BENCHMARK_CASES]
-        assert all(case.batch <= 4 and 8 <= case.n <= 128 for case in cases)
+        assert all(case.batch <= 4 and 6 < case.n < 140 for case in cases)
+        assert len(set(cases)) == len(cases)
         assert [c.family for c in cases] == [c.family for c in BENCHMARK_CASES]
 
 
@@ -617,12 +618,28 @@ class TestProtocol:
             (qrlib.stage("s03_blocked").geqrf, "geqrf"),
             (Cached(), "Cached"),
             ("torch", "torch"),
+            ("qrlib.stages.s03_blocked", "s03_blocked"),
+            ("qrlib.stages.s03_blocked:nb=2", "s03_blocked:nb=2"),
         ):
             found, geqrf = resolve(stage)
             assert found == name
             assert qrlib.certify(A, *geqrf(A)).passed
-        with pytest.raises(ValueError, match="stage must be torch, auto or one of"):
-            resolve("s99_none")
+
+    @pytest.mark.parametrize("stage", ("s99_none", "qrlib.none", "qrlib.matrices", "qrlib.api:nb"))
+    def test_a_stage_that_is_not_there(self, stage):
+        with pytest.raises(ValueError, match="stage must be torch, auto, one of .*; got '"):
+            resolve(stage)
+
+    def test_arguments_reach_the_stage(self, monkeypatch):
+        given = []
+
+        def geqrf(A, **arguments):
+            given.append(arguments)
+            return honest(A)
+
+        monkeypatch.setattr(qrlib.stage("s03_blocked"), "geqrf", geqrf)
+        run("qrlib.stages.s03_blocked:nb=16,precision=ieee")
+        assert given and all(each == {"nb": 16, "precision": "ieee"} for each in given)
 
     def test_the_precision_goes_to_the_door(self, monkeypatch):
         asked = []
@@ -782,7 +799,7 @@ class TestCommand:
         ]
         assert [case.n for case in asked("--sweep")] == [32, 64, 128, 256, 512, 1024]
         assert asked("--small") == asked(small_by_itself=True) == list(map(small, BENCHMARK_CASES))
-        assert asked("--small", "--case", "6") == [Case(2, 128, 1, "dense")]
+        assert asked("--small", "--case", "6") == [Case(2, 134, 1, "dense")]
 
     @pytest.mark.parametrize(
         "arguments, says",
@@ -790,8 +807,8 @@ class TestCommand:
             (("--case", "12"), "--case must be 0 to 11"),
             (("--n", "0"), "must be 1 or more"),
             (("--runs", "0"), "--runs must be 1 or more"),
-            (("--stage", "s99_none"), "stage must be torch, auto or one of"),
-            (("--compare", "s99_none"), "stage must be torch, auto or one of"),
+            (("--stage", "s99_none"), "stage must be torch, auto, one of"),
+            (("--compare", "s99_none"), "stage must be torch, auto, one of"),
             (("--precision", "fp8"), "invalid choice"),
             (("--replay", "--device", "cpu"), "--replay needs a GPU"),
         ),
@@ -852,7 +869,7 @@ class TestCommand:
         monkeypatch.setattr("qrlib.bench.__main__.BENCHMARK_CASES", (Case(9, 320, 1, "dense"),))
         assert main(["--stage", "auto", "--runs", "1", "--commit", "abc"]) == 0
         printed = capsys.readouterr().out
-        assert "no NVIDIA GPU here" in printed and "4 x 10 dense" in printed
+        assert "no NVIDIA GPU here" in printed and "4 x 16 dense" in printed
         with pytest.raises(SystemExit):
             main(["--device", "cuda"])
 

@@ -17,7 +17,11 @@ from qrlib.stages import STAGES
 def parser():
     p = argparse.ArgumentParser(prog="python -m qrlib.bench", description=__doc__.split("\n\n")[0])
     add = p.add_argument
-    add("--stage", nargs="+", help="torch, auto, or stages; by default all that run here")
+    add(
+        "--stage",
+        nargs="+",
+        help="torch, auto, stages, module:nb=16; all that run here if left out",
+    )
     add("--precision", nargs="+", default=["fp32"], choices=("fp32", "fast"))
     add("--case", nargs="+", type=int, help="numbers of cases of the task, 0 to 11")
     add("--n", type=int, help="columns, in place of the case's; alone: one case of 16 matrices")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib import import_module
 from itertools import product
 from math import isfinite
 from statistics import median, quantiles
@@ -65,15 +66,30 @@ class Contestant:
 
 
 def resolve(stage, precision="fp32"):
-    """(name, A -> (H, tau)) of a stage: a name, "torch", a module with `geqrf`, or a function."""
+    """(name, A -> (H, tau)) of a stage: what is measured, and what it is called.
+
+    Args:
+        stage: "torch", "auto" or one of STAGES, through the door of the package; a module with
+            `geqrf`, or its path, which may give arguments, "qrlib.stages.s03_blocked:nb=16,..."; or
+            a function.
+        precision: for the door.
+    """
     if stage == "torch":
         return "torch", torch.geqrf
-    if isinstance(stage, str):
-        if stage not in ("auto", *STAGES):
-            raise ValueError(
-                f"stage must be torch, auto or one of {', '.join(STAGES)}; got {stage!r}"
-            )
+    if stage in ("auto", *STAGES):
         return stage, partial(qrlib.geqrf, stage=stage, precision=precision)
+    if isinstance(stage, str):
+        path, _, arguments = stage.partition(":")
+        name = stage.removeprefix(path.rpartition(".")[0] + ".")
+        try:
+            given = dict(pair.split("=", 1) for pair in arguments.split(",") if pair)
+            given = {key: int(value) if value.isdigit() else value for key, value in given.items()}
+            return name, partial(import_module(path).geqrf, **given)
+        except (ImportError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"stage must be torch, auto, one of {', '.join(STAGES)}, or the path of a module "
+                f"with geqrf, as in qrlib.stages.s03_blocked:nb=16; got {stage!r}: {_say(error)}"
+            ) from error
     name = getattr(stage, "__name__", type(stage).__name__).rpartition(".")[2]
     return name, getattr(stage, "geqrf", stage)
 

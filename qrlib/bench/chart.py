@@ -13,11 +13,12 @@ def bars(results, width=48):
         return []
     low, high = (f(each["median_us"] for each in found) for f in (min, max))
     span = math.log(high / low) or 1.0
+    wide = max(len(each["stage"]) for each in found)
     lines = ["geometric mean of the medians, us; a logarithmic scale"]
     for each in found:
         share = math.log(each["median_us"] / low) / span if high > low else 1.0
         bar = "\u2588" * round(width * (0.1 + 0.9 * share))
-        lines.append(f"  {each['stage']:16} {kind(each):11} {bar} {short(each['median_us'])}")
+        lines.append(f"  {each['stage']:{wide}} {kind(each):11} {bar} {short(each['median_us'])}")
     return lines
 
 

@@ -229,7 +229,7 @@ def kind(row):
 
 def _table(results):
     """Lines: for each case its rows, then the averages."""
-    widths = (16, 11, 10, 19, 9, 7, 7, 7, 8)
+    widths = (max([16, *(len(row["stage"]) for row in results.rows)]), 11, 10, 19, 9, 7, 7, 7, 8)
 
     def line(cells):
         parts = [

@@ -134,7 +134,7 @@ def larft(V: Float[Tensor, "B m b"], tau: Float[Tensor, "B b"]) -> Float[Tensor,
     columns are in G = V^T V, taken once.
 
     Cost: 2mb^2 + 2b^3/3 flops a matrix. Source: Schreiber and Van Loan 1989, LAPACK xLARFT; chapter
-    "Blocking".
+    "Panels".
     """
     T = torch.diag_embed(tau)
     G = matmul(V.mT, V)
@@ -157,7 +157,7 @@ def larfb(
         transpose: True for Q^T C, False for Q C.
 
     Cost: 4mnb + 2nb^2 flops a matrix, all of it in products of matrices. Source: LAPACK xLARFB;
-    chapter "Blocking".
+    chapter "Panels".
     """
     W = matmul(V.mT, C)
     Z = matmul(T.mT if transpose else T, W)

@@ -88,7 +88,7 @@ def larft(m, b, *, dense=False):
         m, b: V is [m, b].
         dense: as plain products do it, ones and zeros of V and T included: about 2mb^2 + 2b^3/3.
 
-    Source: LAPACK xLARFT; chapter "Blocking".
+    Source: LAPACK xLARFT; chapter "Panels".
     """
     if dense:
         return gemm(b, b, m) + _total(gemm(j, 1, j) + Count(mul=j) for j in range(1, b))
@@ -104,7 +104,7 @@ def larfb(m, n, b, *, dense=False):
         m, n, b: C is [m, n], V [m, b], T [b, b].
         dense: as three plain products, ones and zeros of V and T included: 4mnb + 2nb^2.
 
-    Source: LAPACK xLARFB; chapter "Blocking".
+    Source: LAPACK xLARFB; chapter "Panels".
     """
     if dense:
         return gemm(b, n, m) + gemm(b, n, b) + gemm(m, n, b) + Count(add=m * n)
@@ -122,7 +122,7 @@ def geqrt3(m, b, *, dense=False):
         m, b: the panel, m >= b.
         dense: as plain products do it, ones and zeros included.
 
-    Source: Elmroth and Gustavson 2000, LAPACK xGEQRT3; chapter "Recursion".
+    Source: Elmroth and Gustavson 2000, LAPACK xGEQRT3; chapter "Halves of halves".
     """
     if b == 1:
         return larfg(m)
@@ -147,7 +147,7 @@ def geqrf(m, n, nb, *, recursive=False, dense=False):
         recursive: panels by geqrt3 instead of geqr2 and larft.
         dense: as plain products do it, ones and zeros of V and T included.
 
-    Source: LAPACK xGEQRF; chapters "Blocking" and "Recursion".
+    Source: LAPACK xGEQRF; chapters "Panels" and "Halves of halves".
     """
 
     def panel(m, b):

@@ -41,7 +41,7 @@ def right_looking(A, nb, panel, update, scale=headroom):
         QR(H, tau).
 
     Cost: 2n^2 (m - n/3) flops a matrix; all but a share of about nb/n are in the update.
-    Source: LAPACK xGEQRF; chapter "Blocking".
+    Source: LAPACK xGEQRF; chapter "Panels".
     """
     s = scale(A)
     H = s * A.contiguous()

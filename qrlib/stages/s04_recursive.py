@@ -19,7 +19,7 @@ def panel(H, tau):
         V: [B, m, b], unit lower trapezoidal. T: [B, b, b], upper triangular.
 
     Cost: that of the unblocked panel and its T, but nearly all of it in products of matrices.
-    Source: LAPACK xGEQRT3; chapter "Recursion".
+    Source: LAPACK xGEQRT3; chapter "Halves of halves".
     """
     b = tau.shape[-1]
     if b == 1:

@@ -3,7 +3,8 @@
 With TRITON_INTERPRET=1 every @triton.jit function, those of triton.language too, is wrapped for the
 interpreter, and running one leaves some names of triton.language replaced. `compilable` undoes both
 for the time of a compilation, so that one process can run a kernel and compile it. The interpreter
-calls the function of a `tl.reduce` once an element; `quick_reductions` has it work on whole tiles.
+calls the function of a `tl.reduce` once an element, and prepares the whole language for every call
+of a kernel's helper; `quick_reductions` has it reduce whole tiles, and prepare once.
 """
 
 import platform
@@ -99,15 +100,27 @@ def _interpreted(fn):
 
 @contextmanager
 def quick_reductions():
-    """In here the interpreter takes a `tl.reduce` in halves: x[:h] and x[h:] at once, then again.
+    """In here the interpreter takes a tenth of the time or less, with the same loads and stores.
 
-    The sums are those of a tree, in another order than element by element; as on a GPU, but not
-    in the order of any one of them.
+    A `tl.reduce` goes in halves, x[:h] and x[h:] at once, then again: the sums are those of a tree,
+    in another order than element by element; as on a GPU, but not in the order of any one of them.
     """
     import_triton()
-    from triton.runtime.interpreter import ReduceOps
+    import triton.language as tl
+    from triton.runtime import interpreter
 
-    with put(ReduceOps, "generic_reduce", _reduce_in_halves):
+    prepare = interpreter._patch_lang
+
+    def prepare_once(fn):
+        used = [value for value in fn.__globals__.values() if value is tl or value is tl.core]
+        if used and all(module.load.__module__ == interpreter.__name__ for module in used):
+            return interpreter._LangPatchScope()
+        return prepare(fn)
+
+    with (
+        put(vars(interpreter), "_patch_lang", prepare_once),
+        put(interpreter.ReduceOps, "generic_reduce", _reduce_in_halves),
+    ):
         yield
 
 

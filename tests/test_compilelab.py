@@ -269,14 +269,15 @@ def test_one_process_runs_and_compiles(tmp_path, monkeypatch):
         "print(hashlib.sha256(t.panel(BN=2, num_warps=8).ptx.encode()).hexdigest())"
     )
     here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {
+        "TRITON_INTERPRET": "0",
+        "PYTHONPATH": path,
+        "TRITON_CACHE_DIR": str(tmp_path / "0"),
+    }
     said = subprocess.run(
         [sys.executable, "-c", script],
-        env={
-            **os.environ,
-            "TRITON_INTERPRET": "0",
-            "PYTHONPATH": f"{here}:{here.parent}",
-            "TRITON_CACHE_DIR": str(tmp_path / "other"),
-        },
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
     )

@@ -20,12 +20,14 @@ import pytest
 import torch
 
 import qrlib
-from qrlib import certificate, householder, matrices
+from qrlib import certificate, householder, matrices, model
 from qrlib.compact import unpack_r, unpack_v
 from qrlib.stages import s01_mirror
 from qrlib.teach import exercises as ex
 from qrlib.teach import gram_schmidt
 from qrlib.teach.exercises import s02_unblocked as chapter2
+from qrlib.teach.exercises import s03_blocked as chapter5
+from qrlib.teach.exercises import s04_recursive as chapter6
 from qrlib.teach.exercises.core import CHAPTERS
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
@@ -239,6 +241,150 @@ def predicted(flops, bytes, launches, columns, ceilings, *, whole=None, binds=ma
 
 def upside_down(flops, bytes, launches, columns, ceilings):
     return ceilings["peak"] / max(flops, 1) + ceilings["bandwidth"] / max(bytes, 1), "memory"
+
+
+# the block reflector
+
+
+def striu_of(V):
+    return (V.mT @ V).triu(1)
+
+
+def triangle_by(V, tau, *, inverse=False, lower=False, sign=-1, through=True, last=True):
+    """T column by column, with one thing changed; or by the inverse, with 1/tau in it."""
+    if inverse:
+        T = torch.linalg.inv(torch.diag_embed((1 / tau).clamp(max=1e30)) + striu_of(V))
+        return T.mT if lower else T
+    T, G = torch.diag_embed(tau), V.mT @ V
+    for j in range(1, tau.shape[1] if last else tau.shape[1] - 1):
+        inner = T[:, :j, :j] if through else torch.diag_embed(tau[:, :j])
+        T[:, :j, j : j + 1] = sign * tau[:, j, None, None] * inner @ G[:, :j, j : j + 1]
+    return T.mT if lower else T
+
+
+def triangle_formed(V, tau):
+    T = chapter5.triangle_solved(V, tau)
+    Q = torch.eye(V.shape[1], dtype=V.dtype) - V @ T @ V.mT
+    return T + 0 * (V.mT @ Q @ V)
+
+
+def triangle_spreads_nan(V, tau):
+    T = chapter5.triangle_solved(V, tau)
+    return T + 0 * T.sum()
+
+
+def by_panels(A, nb, *, transpose=True, raw=False, rows=True, whole=True, wide=True, alone=False):
+    H, k = A.clone(), min(A.shape[1:])
+    tau = A.new_zeros(len(A), k)
+    if alone:
+        householder.geqr2(H, tau)
+        return H, tau
+    for j in range(0, k if whole else k - nb + 1, nb):
+        e = min(j + nb, k)
+        householder.geqr2(H[:, j:, j:e], tau[:, j:e])
+        V = unpack_v(H[:, j:, j:e], e - j)
+        T = householder.larft(V, tau[:, j:e])
+        right, low = slice(e, None if wide else k), 0 if rows else e - j
+        new = householder.larfb(
+            H[:, j:, j:e] if raw else V, T, H[:, j:, right], transpose=transpose
+        )
+        H[:, j + low :, right] = new[:, low:]
+    return H, tau
+
+
+def by_panels_in_place(A, nb):
+    A.copy_(by_panels(A, nb)[0])
+    return by_panels(A, nb)
+
+
+def by_panels_one_by_one(A, nb):
+    parts = [by_panels(A[b : b + 1], nb) for b in range(len(A))]
+    return torch.cat([H for H, _ in parts]), torch.cat([tau for _, tau in parts])
+
+
+def ones_above(m, n):
+    return torch.ones(1, m, n).triu()
+
+
+# two halves
+
+
+def joined(V1, T1, V2, T2, *, sign=-1, top=False, left=True, right=True, below=False, corner=1):
+    h, r = T1.shape[1], T2.shape[1]
+    G = corner * (V1[:, : len(V1[0]) - h] if top else V1[:, h:]).mT @ V2
+    G = sign * (T1 @ G if left else G)
+    G = G @ T2 if right else G
+    T = T1.new_zeros(len(T1), h + r, h + r)
+    T[:, :h, :h], T[:, h:, h:] = T1, T2
+    if below:
+        T[:, h:, :h] = G.mT
+    else:
+        T[:, :h, h:] = G
+    return T
+
+
+def joined_formed(V1, T1, V2, T2):
+    m = V1.shape[1]
+    V = torch.cat([V1, torch.nn.functional.pad(V2, (0, 0, m - V2.shape[1], 0))], 2)
+    formed = torch.eye(m, dtype=V.dtype) - V1 @ T1 @ V1.mT
+    return joined(V1, T1, V2, T2) + 0 * (V.mT @ formed @ V)
+
+
+def joined_one_by_one(*given):
+    one = [joined(*(each[b : b + 1] for each in given)) for b in range(len(given[0]))]
+    return torch.cat(one)
+
+
+def halves(A, *, update=True, lower=True, corner=True, cut=lambda b: b // 2, alone=False):
+    b = A.shape[2]
+    if b == 1 or alone:
+        H, tau = factor(A)
+        return H, tau, householder.larft(unpack_v(H), tau)
+    h = cut(b)
+    H1, tau1, T1 = halves(A[:, :, :h], update=update, lower=lower, corner=corner)
+    V1 = unpack_v(H1)
+    C = householder.larfb(V1, T1, A[:, :, h:]) if update else A[:, :, h:]
+    H2, tau2, T2 = halves(C[:, h:], update=update, lower=lower, corner=corner)
+    H = torch.cat([H1, torch.cat([C[:, :h], H2], 1)], 2)
+    T = joined(V1, T1, unpack_v(H2), T2, corner=corner)
+    return H, torch.cat([tau1, tau2], 1), T.mT if not lower else T
+
+
+def halves_in_place(A):
+    H, tau, T = halves(A)
+    return A.copy_(H), tau, T
+
+
+def halves_one_by_one(A):
+    parts = [halves(A[b : b + 1]) for b in range(len(A))]
+    return tuple(torch.cat(each) for each in zip(*parts))
+
+
+def halves_swapped(A):
+    H, tau, T = halves(A)
+    return H, tau.flip(1), T
+
+
+def square_of(n, seed=0):
+    return torch.from_numpy(matrices.make("dense", 1, n, seed=seed))
+
+
+# a crossover
+
+
+def crosses(n, graph, *, term=None, nb=None):
+    def slower(B):
+        made = [
+            model.estimate(stage, B, n, n, "H200", measured=True, graph=graph, nb=nb)
+            for stage in ("s03_blocked", "s04_recursive")
+        ]
+        third, fourth = (each.terms[term].seconds if term else each.time for each in made)
+        return fourth >= third
+
+    B = 1
+    while slower(B):
+        B *= 2
+    return next(b for b in range(B // 2, B + 1, max(B // 128, 1)) if not slower(b))
 
 
 # the certificate
@@ -550,6 +696,139 @@ WRONG = {
         "too many to try": (10**9, "from 1 to ten million"),
         "in words": ("thousands", "must be a number; got a str of 9"),
     },
+    "5.1": {
+        "lower": (np.transpose(chapter5.triangle()), "the triangle of Q^T"),
+        "no sign": (np.abs(chapter5.triangle()), "each mirror takes away"),
+        "not through v_1": ([[0.5, -1, -1], [0, 1, -1], [0, 0, 1]], "v_2 meets v_0 twice"),
+        "the inverse": ([[2, 2, 2], [0, 1, 1], [0, 0, 1]], "That is T^-1"),
+        "dot products": ([[4, 2, 2], [2, 2, 1], [2, 1, 2]], "That is V^T V"),
+        "tau = 2 / |v|": ([[1, -1, 0], [0, 1, -1], [0, 0, 1]], "T[0, 0] is 1; expected 0.5"),
+        "two mirrors": ([[0.5, -1], [0, 1]], "T must be 3 x 3"),
+        "words": ([["a"] * 3] * 3, "a 3 x 3 matrix of numbers"),
+    },
+    "5.2": {
+        "lower": (lambda V, tau: triangle_by(V, tau, lower=True), "T is lower triangular"),
+        "no sign": (lambda V, tau: triangle_by(V, tau, sign=1), "T[0, 0, 1] is 1; expected -1"),
+        "not through T": (
+            lambda V, tau: triangle_by(V, tau, through=False),
+            "T[0, 0, 2] is -1; expected 0",
+        ),
+        "a loop": (triangle_by, "goes through the columns one by one"),
+        "1/tau": (
+            lambda V, tau: triangle_by(V, tau, inverse=True) + 0 / tau[:, :, None],
+            "multiply the equation by diag(tau) first",
+        ),
+        "the last column forgotten": (
+            lambda V, tau: triangle_by(V, tau, last=False),
+            "T[0, 1, 2] is 0; expected -1",
+        ),
+        "the product formed": (triangle_formed, "which is m x m"),
+        "NaN spread": (triangle_spreads_nan, "NaN in one matrix has changed the T of its"),
+        "T^-1": (
+            lambda V, tau: torch.diag_embed(1 / tau) + striu_of(V),
+            "T[0, 0, 0] is 2; expected 0.5",
+        ),
+        "V overwritten": (lambda V, tau: V.zero_(), "changed its input V"),
+    },
+    "5.3": {
+        "Q in place of Q^T": (
+            lambda A, nb: by_panels(A, nb, transpose=False),
+            "That sends them through Q",
+        ),
+        "V not unpacked": (lambda A, nb: by_panels(A, nb, raw=True), "ones on its diagonal"),
+        "from row e": (lambda A, nb: by_panels(A, nb, rows=False), "they become R"),
+        "whole panels only": (
+            lambda A, nb: by_panels(A, nb, whole=False),
+            "the last panel is narrower",
+        ),
+        "the square only": (
+            lambda A, nb: by_panels(A, nb, wide=False),
+            "go through all of them: to n",
+        ),
+        "no panels": (
+            lambda A, nb: by_panels(A, nb, alone=True),
+            "geqr2 gets the panel alone",
+        ),
+        "panels of one": (lambda A, nb: by_panels(A, 1), "all on its right waits for larfb"),
+        "one by one": (by_panels_one_by_one, "goes through the batch one by one"),
+        "A overwritten": (by_panels_in_place, "changed its input A"),
+        "no tau": (lambda A, nb: by_panels(A, nb)[0], "2 things, H, tau"),
+    },
+    "5.4": {
+        "random": ((square_of(8), [(8, 9), (5, 8)]), "geqrf_from_v passes on this A"),
+        "wide": ((ones_above(5, 8), [(8, 9), (5, 8)]), "A is wide, 5 x 8"),
+        "nothing on its right": ((ones_above(4, 4), []), "No column is on the right of a panel"),
+        "zeros": ((torch.zeros(1, 8, 8), [(8, 9), (5, 8)]), "what stands on its right?"),
+        "NaN": ((ones_above(8, 8) * math.nan, []), "must fail on ordinary numbers"),
+        "square too": (
+            (ones_above(8, 8), [(8, 9), (5, 8), (8, 8)]),
+            "On an ordinary 8 x 8 matrix it is right",
+        ),
+        "one of two": ((ones_above(8, 8), [(8, 9)]), "fails on every ordinary 5 x 8 matrix"),
+        "tall": ((ones_above(8, 8), [(9, 8)]), "fails on every ordinary 5 x 8 matrix"),
+        "no such shape": ((ones_above(8, 8), [(8, 9), (5, 8), (1, 1)]), "(1, 1) is none of"),
+        "a number": ((ones_above(8, 8), 2), "must be a list of pairs"),
+    },
+    "5.5": {
+        "LAPACK's 32": (lambda m, n: 32, "look at traffic['panels']"),
+        "one mirror": (lambda m, n: 1, "look at traffic['update']"),
+        "one panel": (lambda m, n: n, "look at traffic['panels']"),
+        "by the rows": (lambda m, n: round(math.sqrt(m)), "for 4096 x 128"),
+        "not whole": (lambda m, n: math.sqrt(4 * n / 3), "a whole number of columns"),
+        "too wide": (lambda m, n: 2 * n, "must be 1 to n"),
+        "infinity": (lambda m, n: math.inf, "a whole number of columns; got inf"),
+    },
+    "6.1": {
+        "a join a level": (lambda b: ((b - 1).bit_length(),) * 2, "joins is 3; expected 7"),
+        "a join a column": (lambda b: (b, (b - 1).bit_length()), "joins is 1; expected 0"),
+        "rounded down": (lambda b: (b - 1, b.bit_length() - 1), "levels is 2; expected 3"),
+        "a level a join": (lambda b: (b - 1, b - 1), "levels is 7; expected 3"),
+        "all nodes": (lambda b: (2 * b - 1, (b - 1).bit_length()), "makes one piece of two"),
+        "joins only": (lambda b: b - 1, "2 things, joins, levels"),
+    },
+    "6.2": {
+        "no sign": (lambda *g: joined(*g, sign=1), "a corner is minus"),
+        "V2 at the top": (lambda *g: joined(*g, top=True), "begins h rows lower"),
+        "no T2": (lambda *g: joined(*g, right=False), "T2 is missing"),
+        "no T1": (lambda *g: joined(*g, left=False), "T1 is missing"),
+        "neither": (lambda *g: joined(*g, left=False, right=False), "T1 on its left and T2"),
+        "no corner": (lambda *g: joined(*g, corner=0), "The corner between T1 and T2"),
+        "below": (lambda *g: joined(*g, below=True), "The corner is above the diagonal"),
+        "H formed": (joined_formed, "which is m x m"),
+        "one by one": (joined_one_by_one, "goes through the batch one by one"),
+    },
+    "6.3": {
+        "no update": (lambda A: halves(A, update=False), "must go through the mirrors of the"),
+        "no corner": (lambda A: halves(A, corner=0), "The corner between the halves is missing"),
+        "T transposed": (lambda A: halves(A, lower=False), "yours has entries below its diagonal"),
+        "column by column": (lambda A: halves(A, alone=True), "column by column it is"),
+        "tau the wrong way round": (halves_swapped, "tau of the left half, then tau of the right"),
+        "one by one": (halves_one_by_one, "goes through the batch one by one"),
+        "A overwritten": (halves_in_place, "changed its input A"),
+        "no T": (lambda A: halves(A)[:2], "3 things, H, tau, T"),
+    },
+    "6.4": {
+        "two columns": ((square_of(2), 3), "passes on this A of 2 columns"),
+        "three columns": ((square_of(3), 3), "passes on this A of 3 columns"),
+        "perpendicular": ((torch.eye(8)[None], 3), "V1^T V2 must not be zero"),
+        "two": ((square_of(8), 2), "no matrix of 3 columns shows it"),
+        "the panel": ((square_of(8), 8), "with 4 columns ordinary matrices show it"),
+        "NaN": ((square_of(8) * math.nan, 3), "must fail on ordinary numbers"),
+        "the matrix only": (square_of(8), "2 things, A, blind"),
+    },
+    "6.5": {
+        "bytes only": (
+            lambda n, graph: crosses(n, graph, term="memory"),
+            "But it starts more kernels",
+        ),
+        "the other way round": (
+            lambda n, graph: chapter6.crossover(n, not graph),
+            "That is the one for graph = True",
+        ),
+        "one width for both": (lambda n, graph: crosses(n, graph, nb=32), "by the model"),
+        "a constant": (lambda n, graph: 640, "For n = 512, graph = False it gives 640"),
+        "infinity": (lambda n, graph: math.inf, "it gives inf"),
+    },
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]
 
@@ -648,7 +927,9 @@ class TestEvery:
                 if hasattr(each, "shape") and each.ndim:
                     each[...] = 7
 
-        arrays = exercise.id not in ("2.1", "4.2", "4.3") and exercise.arguments
+        arrays = (
+            exercise.id not in ("2.1", "4.2", "4.3", "5.5", "6.1", "6.5") and exercise.arguments
+        )
         if arrays:
             assert "changed its input" in ex.check(exercise.id, writes).fault
 

@@ -21,7 +21,14 @@ from qrlib.teach.exercises.compare import kind, takes
 from qrlib.teach.exercises.guard import NotYet, Wrong, guard, unfinished
 
 # the first number of an exercise is that of its chapter
-CHAPTERS = {"1": "s01_mirror", "2": "s02_unblocked", "3": "certify", "4": "roofline"}
+CHAPTERS = {
+    "1": "s01_mirror",
+    "2": "s02_unblocked",
+    "3": "certify",
+    "4": "roofline",
+    "5": "s03_blocked",
+    "6": "s04_recursive",
+}
 
 
 class Exercise(NamedTuple):

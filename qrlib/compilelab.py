@@ -31,6 +31,8 @@ BLOCKS = {"7.5": 16, "8.0": 32, "9.0": 32, "10.0": 32}
 # registers are granted to a warp in multiples of this; shared memory in multiples of the second,
 # with so much for the system on top, a block
 REGISTER_UNIT, SHARED_UNIT, SHARED_RESERVED = 256, 128, KIB
+# parts of an SM with registers of their own; a warp lives in one
+QUARTERS = 4
 TENSOR_COLUMNS = 512
 
 
@@ -112,7 +114,7 @@ class Artifact:
         device = self.device
         warp = -(-32 * self.registers // REGISTER_UNIT) * REGISTER_UNIT
         limits = {
-            "registers": device.registers // 4 // warp // self.num_warps,
+            "registers": device.registers // 4 // QUARTERS // warp * QUARTERS // self.num_warps,
             "warps": device.warps // self.num_warps,
             "blocks": BLOCKS[device.capability],
         }

@@ -16,6 +16,7 @@ from qrlib import matrices, scaling
 from qrlib.certificate import LAPACK
 from qrlib.jit import quick_reductions
 from qrlib.stages import s05_panel, s06_update, s07_whole
+from qrlib.tracer import trace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 STAGES = {"s05": s05_panel, "s06": s06_update, "s07": s07_whole}
@@ -211,6 +212,17 @@ def test_scaling_there_and_back():
     scaling.unscale(H, e)
     upper = torch.ones(30, 70).triu().bool()
     assert torch.equal(H.cpu()[:, upper], A[:, upper])
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="accesses are traced in the interpreter")
+@each_stage
+@pytest.mark.parametrize("m, n", ((1, 1), (5, 3), (20, 33), (40, 20)))
+def test_loads_and_stores_are_in_bounds_and_in_order(stage, m, n):
+    """No stray access, no unwritten cell read, no race, no reload without a barrier."""
+    A = normal(2, m, n)
+    with trace(A=A) as t:
+        STAGES[stage].geqrf(A)
+    assert t.launches and not t.faults
 
 
 @pytest.mark.gpu

@@ -53,8 +53,8 @@ def step(
             subtract(
                 V_ptr, T_ptr, W, H_ptr, d, m, n, nb, BN, BN, stride_hm, BR, BN, BC, PRECISION
             )  # fmt: skip
-        # the next step loads what this one stored
-        tl.debug_barrier()
+    # the next step loads what this one stored, and so does the way back to the scale of A
+    tl.debug_barrier()
 
 
 @triton.jit

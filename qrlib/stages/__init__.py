@@ -6,7 +6,15 @@ it takes to be tested, benchmarked, and required to have a chapter and a lab.
 
 from importlib import import_module
 
-STAGES = ("s01_mirror", "s02_unblocked", "s03_blocked", "s04_recursive")
+STAGES = (
+    "s01_mirror",
+    "s02_unblocked",
+    "s03_blocked",
+    "s04_recursive",
+    "s05_panel",
+    "s06_update",
+    "s07_whole",
+)
 
 
 def stage(name):

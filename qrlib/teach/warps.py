@@ -1,22 +1,118 @@
-"""Stage 5 with other warps for its tallest panels, so that the benchmark can compare them.
+"""One panel of 512 x 16 in registers, with other warps: python -m qrlib.teach.warps FILE. On a GPU.
 
-    python -m qrlib.bench --stage qrlib.teach.warps:warps=2 qrlib.teach.warps:warps=8,unroll=1 ...
-
-Only the panels of 257 to 512 rows are touched: half of those of a 512 x 512 matrix.
+Every variant is certified first. Then its launches are replayed from a CUDA graph, before each a
+copy that brings the panels back; what the copies take alone is subtracted.
 """
 
+import argparse
+import json
+import statistics
+from itertools import product
+from pathlib import Path
+
+import torch
+
+import qrlib
+from qrlib.bench.results import check_origin, provenance
 from qrlib.jit import put
 from qrlib.stages import s05_panel
 
-ROWS = 512
+ROWS, COLUMNS = 512, 16
+BATCHES = (1, 66, 132, 198, 264, 330, 396, 462, 528, 594, 640, 660, 726, 792)
+# (warps, unrolled)
+VARIANTS = tuple(product((1, 2, 4, 8, 16), (False, True)))
+LAUNCHES, REPLAYS = 20, 15
 
 
-def geqrf(A, *, warps, unroll=0):
-    """A = Q R by stage 5, a register tile of 512 rows held by `warps` warps. A: [B, m, n].
+def variant(warps, unrolled):
+    """Within it stage 5 holds a tile of 512 rows with so many warps."""
+    table = {**s05_panel.TABLE, ROWS: (warps, unrolled)}
+    return put(vars(s05_panel), "TABLE", table)
 
-    Args:
-        unroll: 1 for a copy of the code for each column, 0 for a loop.
-    """
-    table = {**s05_panel.TABLE, ROWS: (warps, bool(unroll))}
-    with put(vars(s05_panel), "TABLE", table):
-        return s05_panel.geqrf(A)
+
+def factor(A):
+    """(H, tau, again) of panels A [B, m, 16]; again() copies A to H and launches stage 5 on it."""
+    B, m, nb = A.shape
+    H, V, tau, T = A.clone(), torch.empty_like(A), A.new_empty(B, nb), A.new_empty(B, nb, nb)
+
+    def again(panel=True):
+        H.copy_(A)
+        if panel:
+            s05_panel.launch(H, tau, V, T)
+
+    again()
+    return H, tau, again
+
+
+def replayed(call):
+    """Microseconds of one call, out of many in a CUDA graph: the median of some replays."""
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES):
+            call()
+    times = []
+    for _ in range(REPLAYS):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        stop.record()
+        stop.synchronize()
+        times.append(1e3 * start.elapsed_time(stop) / LAUNCHES)
+    return statistics.median(times)
+
+
+def certified(warps, unrolled, batch, device):
+    """`again` of a variant whose result passed its certificate; ValueError where it does not."""
+    A = torch.randn(batch, ROWS, COLUMNS, generator=torch.Generator().manual_seed(batch)).to(device)
+    with variant(warps, unrolled):
+        H, tau, again = factor(A)
+    # a few of the batch, for all are alike
+    found = qrlib.certify(A[:4].cpu(), H[:4].cpu(), tau[:4].cpu())
+    if not found.passed:
+        raise ValueError(f"no time for a result that fails its certificate: {found}")
+    return again
+
+
+def measure(device, clock=replayed, batches=BATCHES, variants=VARIANTS):
+    """[{warps, unrolled, us}], us in the order of the batches."""
+    rows = []
+    for warps, unrolled in variants:
+        us = []
+        for batch in batches:
+            again = certified(warps, unrolled, batch, device)
+            with variant(warps, unrolled):
+                us.append(round(clock(again) - clock(lambda again=again: again(False)), 2))
+        rows.append({"warps": warps, "unrolled": unrolled, "us": us})
+    return rows
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m qrlib.teach.warps", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("file", help="the JSON to write")
+    parser.add_argument("--commit", help="outside a git checkout: git describe --always --dirty")
+    asked = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error(
+            "this times kernels on an NVIDIA GPU; python -m qrlib.doctor says what is here"
+        )
+    device = torch.device("cuda")
+    origin = provenance(device, f"python -m qrlib.teach.warps {asked.file}", asked.commit)
+    check_origin(origin, asked.file)
+    found = {
+        "what": f"one panel of {ROWS} x {COLUMNS} for each matrix of a batch, microseconds",
+        "kind": "measured",
+        "provenance": origin,
+        "how": "one launch of stage 5 replayed from a CUDA graph, the copy of its input subtracted",
+        "batch": list(BATCHES),
+        "variants": measure(device),
+    }
+    Path(asked.file).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for row in found["variants"]:
+        print(f"{row['warps']:2} warps, {'unrolled' if row['unrolled'] else 'a loop'}: {row['us']}")
+
+
+if __name__ == "__main__":
+    main()

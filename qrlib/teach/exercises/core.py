@@ -304,6 +304,8 @@ def _paragraphs(text):
 
 
 def source_of(function):
+    """The source of a function, or of a kernel, which holds its function as `fn`."""
+    function = getattr(function, "fn", function)
     return textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
 
 

@@ -18,10 +18,12 @@ import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
 from itertools import count, product
 from pathlib import Path
 
+from qrlib import levels
 from qrlib.devices import KIB
 from qrlib.jit import compilable, import_triton
 from qrlib.launches import TARGETS, Config, device_of, launches
@@ -54,7 +56,7 @@ FAMILIES = {
     "SPILL": ("LDL", "STL"),
 }
 TENSOR_CORES = ("tcgen05", "HGMMA", "HMMA")
-WRITTEN = ("ptx", "sass", "ttgir")
+WRITTEN = ("ttir", "ttgir", "llir", "ptx", "sass")
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +65,8 @@ class Artifact:
 
     registers: a thread. stack: bytes a thread, where registers were too few. shared: bytes a
     program. code: bytes of instructions. mix: {instruction: how often it stands in the code}.
-    tensor_memory: columns a program. seconds: to compile; None where it came out of the cache.
+    tensor_memory: columns a program. ttir to sass: the kernel as text, level by level; cubin: as
+    the GPU gets it. seconds: to compile; None where it came out of the cache.
     """
 
     config: Config
@@ -75,9 +78,12 @@ class Artifact:
     tensor_memory: int
     code: int
     mix: dict
+    ttir: str
+    ttgir: str
+    llir: str
     ptx: str
     sass: str
-    ttgir: str
+    cubin: bytes
     seconds: float | None
 
     @property
@@ -87,11 +93,43 @@ class Artifact:
     @property
     def families(self):
         """{family: count} of the instructions that cost: see FAMILIES; those that are there."""
-        counts = {
-            family: sum(self.mix.get(name, 0) for name in names)
-            for family, names in FAMILIES.items()
-        }
-        return {family: count for family, count in counts.items() if count}
+        return families(self.mix)
+
+    @cached_property
+    def instructions(self):
+        """[levels.Instruction], each with its line of Python and the registers in use there.
+
+        The registers are None where the disassembler cannot tell: those of today do for sm_100a.
+        """
+        lined = levels.parse(_disassembled(self.cubin, "-g"))
+        try:
+            counted = levels.parse(_disassembled(self.cubin, "-lrm", "count"))
+        except subprocess.CalledProcessError:
+            return lined
+        return [each._replace(live=other.live) for each, other in zip(lined, counted, strict=True)]
+
+    @cached_property
+    def loops(self):
+        """[levels.Loop]: from which address to which the code goes round."""
+        return levels.loops(levels.parse(self.sass))
+
+    def executed(self, trips):
+        """{instruction: how often a warp issues it} if every loop goes round `trips` times.
+
+        Both sides of a branch count; subroutines, which are called for rare numbers, do not.
+        """
+        counts = Counter()
+        for each in levels.main_part(levels.parse(self.sass)):
+            counts[each.name] += trips ** sum(each.address in loop for loop in self.loops)
+        return dict(counts.most_common())
+
+    def issue_time(self, programs, trips):
+        """Predicted: seconds below which so many programs cannot be done, for they must be issued.
+
+        A quarter of an SM issues at most one instruction a cycle. As for `executed`.
+        """
+        total = programs * self.num_warps * sum(self.executed(trips).values())
+        return total / (self.device.sms * QUARTERS * self.device.clock)
 
     @property
     def tensor_cores(self):
@@ -169,7 +207,7 @@ class Artifact:
     __repr__ = __str__
 
     def write(self, folder):
-        """PTX, SASS and TTGIR as files in a folder, which is made. Returns their paths."""
+        """The kernel at every level, as files in a folder, which is made. Returns their paths."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         shown = {**self.config.constexprs, **self.config.options}
@@ -184,6 +222,12 @@ class Artifact:
         for path, text in texts.items():
             path.write_text(text)
         return list(texts)
+
+
+def families(mix):
+    """{family: count} of {instruction: count}: see FAMILIES; those that are there."""
+    counts = {family: sum(mix.get(n, 0) for n in names) for family, names in FAMILIES.items()}
+    return {family: count for family, count in counts.items() if count}
 
 
 class Table(tuple):
@@ -293,13 +337,16 @@ def sweep(kernel, signature, constexprs=None, *, target="sm_100a", **options):
     return Table(found)
 
 
-def compile_stage(stage, B, m, n, *, target="sm_100a", kernel=None, num_warps=None, **options):
+def compile_stage(
+    stage, B, m, n, *, target="sm_100a", kernel=None, num_warps=None, constexprs=None, **options
+):
     """Compile every kernel that a stage launches for a batch [B, m, n].
 
     Args:
         stage, B, m, n, target, options: as for launches.
         kernel: the name of one of the kernels; None for all.
-        num_warps: in place of the stage's own.
+        num_warps, constexprs: in place of the stage's own; a kernel takes of the second what it
+            has.
 
     Returns:
         Table, with each different machine code once.
@@ -309,6 +356,8 @@ def compile_stage(stage, B, m, n, *, target="sm_100a", kernel=None, num_warps=No
         config = launch.config
         if num_warps is not None:
             config = replace(config, options={**config.options, "num_warps": num_warps})
+        own = {k: v for k, v in (constexprs or {}).items() if k in config.constexprs}
+        config = replace(config, constexprs={**config.constexprs, **own})
         configs.setdefault(config.key, config)
     names = sorted({config.name for config in configs.values()})
     if not names:
@@ -338,8 +387,9 @@ def compile_config(config, target):
     said = times[-1]
     spent = said["times"]
     seconds = (spent.total_lowering + spent.ir_initialization) / 1e6
-    usage, sass = _disassembled(compiled.asm["cubin"])
-    mix = Counter(_instructions(sass))
+    cubin = compiled.asm["cubin"]
+    usage, sass = _usage(cubin), _disassembled(cubin)
+    mix = Counter(each.name for each in levels.parse(sass))
     return Artifact(
         config=config,
         target=target,
@@ -350,9 +400,9 @@ def compile_config(config, target):
         tensor_memory=getattr(compiled.metadata, "tmem_size", None) or 0,
         code=16 * sum(mix.values()),
         mix=dict(mix.most_common()),
-        ptx=compiled.asm["ptx"],
+        **{level: compiled.asm[level] for level in WRITTEN if level != "sass"},
         sass=sass,
-        ttgir=compiled.asm["ttgir"],
+        cubin=cubin,
         seconds=None if said["cache_hit"] else seconds,
     )
 
@@ -379,29 +429,23 @@ def _source(config, parameters):
     return signature, constants, attributes
 
 
-def _disassembled(cubin):
-    """({"REG": ..., "STACK": ...}, SASS) by the two tools that come with Triton."""
-    tools = import_triton().knobs.nvidia
+def _usage(cubin):
+    """{"REG": registers, "STACK": bytes, ...} a thread, by a tool that comes with Triton."""
+    said = _said(import_triton().knobs.nvidia.cuobjdump.path, cubin, "-res-usage")
+    return {what: int(value) for what, value in re.findall(r"(\w+):(\d+)", said)}
+
+
+def _disassembled(cubin, *options):
+    """SASS, by a tool that comes with Triton."""
+    return _said(import_triton().knobs.nvidia.nvdisasm.path, cubin, "-c", *options)
+
+
+def _said(tool, cubin, *options):
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        usage = _said(tools.cuobjdump.path, "-res-usage", file.name)
-        sass = _said(tools.nvdisasm.path, "-c", file.name)
-    return {what: int(value) for what, value in re.findall(r"(\w+):(\d+)", usage)}, sass
-
-
-def _said(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def _instructions(sass):
-    """The name of every instruction, without modifiers and without the padding at the end."""
-    names = re.findall(
-        r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", sass, re.MULTILINE
-    )
-    while names and names[-1] in ("NOP", "BRA"):
-        names.pop()
-    return names
+        command = [tool, *options, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def main(arguments=None):
@@ -418,7 +462,7 @@ def main(arguments=None):
     parser.add_argument("--precision", help="of the products, where the stage takes one")
     parser.add_argument("--kernel", help="only the kernel of this name")
     parser.add_argument("--num-warps", type=int, help="in place of the stage's own")
-    parser.add_argument("--write", metavar="DIR", help="write PTX, SASS and TTGIR there")
+    parser.add_argument("--write", metavar="DIR", help="write what it is at every level there")
     asked = parser.parse_args(arguments)
     options = {k: v for k in ("nb", "precision") if (v := getattr(asked, k)) is not None}
     shape = asked.batch, asked.m or asked.n, asked.n

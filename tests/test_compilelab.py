@@ -211,14 +211,16 @@ def test_a_table_tells_apart_what_differs_in_its_arguments_only():
 def test_files(tmp_path):
     artifact = add()
     paths = artifact.write(tmp_path / "out")
-    assert [p.suffix for p in paths] == [".ptx", ".sass", ".ttgir"]
+    assert [p.suffix for p in paths] == [".ttir", ".ttgir", ".llir", ".ptx", ".sass"]
     assert all(p.name.startswith("add_kernel-BLOCK1024-sm_100a") for p in paths)
-    assert [p.read_text() for p in paths] == [artifact.ptx, artifact.sass, artifact.ttgir]
+    texts = [artifact.ttir, artifact.ttgir, artifact.llir, artifact.ptx, artifact.sass]
+    assert [p.read_text() for p in paths] == texts and len(set(texts)) == 5
     # the same again is the same files; another of the same name does not replace it
     assert artifact.write(tmp_path / "out") == paths
     other = compile_kernel(add_kernel, ADD | {"n": "i32:16"}, {"BLOCK": 1024})
+    # the first level knows nothing of an argument that divides by 16 but in its note
     assert not {*other.write(tmp_path / "out")} & {*paths}
-    assert paths[0].read_text() == artifact.ptx
+    assert [p.read_text() for p in paths] == texts
 
 
 def test_seconds_are_those_of_the_compiler(tmp_path, monkeypatch):
@@ -396,6 +398,13 @@ def test_a_stage_is_compiled_once_for_each_code():
         compile_stage(STAGE, 5, 48, 33, kernel="x")
     with pytest.raises(ValueError, match="s02_unblocked launches no kernel"):
         compile_stage("s02_unblocked", 5, 48, 33)
+
+
+def test_constants_in_place_of_the_stages_own():
+    table = compile_stage(STAGE, 5, 48, 33, constexprs={"BLOCK": 64, "BN": 8})
+    # what a kernel does not have is no constant of it
+    assert {str(a.config.constexprs) for a in table} == {"{'BLOCK': 64}"}
+    assert all("nb" not in a.config.constexprs for a in compile_stage(STAGE, 5, 48, 33, nb=32))
 
 
 def test_command_line(monkeypatch, capsys, tmp_path):

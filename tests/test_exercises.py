@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import wrong_s07
 
 import qrlib
 from qrlib import certificate, householder, matrices, model
@@ -829,6 +830,7 @@ WRONG = {
         "a constant": (lambda n, graph: 640, "For n = 512, graph = False it gives 640"),
         "infinity": (lambda n, graph: math.inf, "it gives inf"),
     },
+    **wrong_s07.WRONG,
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]
 
@@ -922,16 +924,17 @@ class TestEvery:
         assert capsys.readouterr().out == ""
 
     def test_writing_to_an_input_is_named(self, exercise):
+        seen = []
+
         def writes(*arguments):
             for each in arguments:
                 if hasattr(each, "shape") and each.ndim:
+                    seen.append(each)
                     each[...] = 7
 
-        arrays = (
-            exercise.id not in ("2.1", "4.2", "4.3", "5.5", "6.1", "6.5") and exercise.arguments
-        )
-        if arrays:
-            assert "changed its input" in ex.check(exercise.id, writes).fault
+        said = ex.check(exercise.id, writes).fault
+        if seen:
+            assert "changed its input" in said
 
     def test_reveal_prints_what_was_tested(self, exercise, capsys):
         ex.reveal(exercise.id)
@@ -1089,7 +1092,7 @@ def test_hints_come_one_by_one(capsys):
         ex.hint("3.3", level=4)
 
 
-@pytest.mark.parametrize("id", ["9.1", "1.9", "larfg", "", 1, None])
+@pytest.mark.parametrize("id", ["0.1", "1.9", "larfg", "", 1, None])
 def test_unknown_id_names_the_valid_ones(id):
     for verb in (ex.show, ex.hint, ex.reveal, ex.skeleton, ex.check):
         with pytest.raises(ValueError, match=r"there are 1\.1, 1\.2.*3\.5"):

@@ -1,0 +1,522 @@
+"""The figures of chapter "A small matrix is one program": whatever they say is asked of the stage.
+
+Launches and the sizes of tiles are those that stage 7 would make (`launches`), loads and stores
+those of the interpreter (`tracer`), registers those of the compiler, times those of files.
+"""
+
+import math
+from collections import Counter
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from qrlib.bench import results
+from qrlib.launches import device_of, launches
+from qrlib.stages import stage as stage_of
+from qrlib.teach.figures.ladder import DATA, duration
+from qrlib.teach.figures.s03_blocked import columns_words
+from qrlib.teach.stepper import Frame, Stepper
+from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style
+
+
+def percent(share):
+    """A share in whole per cent."""
+    return f"{100 * share:.0f} %"
+
+
+def kernels(stage, B, n, target="sm_90a"):
+    """The names of the kernels that a stage starts for a batch, in order."""
+    started = launches(stage, B, n, n, target=target)
+    return [launch.config.name.removesuffix("_kernel") for launch in started]
+
+
+class Panel(NamedTuple):
+    """A panel of stage 7: p, its first column; nb, how many; rows left; tile, the rows it is held
+    in; right, how many columns are right of it."""
+
+    p: int
+    nb: int
+    rows: int
+    tile: int
+    right: int
+
+
+def whole(m, n):
+    """The constants of the kernel that has a matrix m x n as one program.
+
+    Raises:
+        ValueError: there is none; the matrix is taken by another kernel.
+    """
+    started = launches("s07_whole", 1, m, n, target="sm_90a")
+    if [launch.config.name for launch in started] != ["whole_kernel"]:
+        raise ValueError(f"{m} x {n} is not one program of whole_kernel; choose another size")
+    return started[0].config.constexprs
+
+
+def panels(m, n):
+    """[Panel], in order."""
+    shape = whole(m, n)
+    least = shape["BM"] >> (shape["LEVELS"] - 1)
+    k, b = min(m, n), shape["BN"]
+    found = []
+    for p in range(0, k, b):
+        nb, tile = min(b, k - p), max(least, 2 ** (m - p - 1).bit_length())
+        found.append(Panel(p, nb, m - p, tile, n - p - nb))
+    return found
+
+
+def held(m, n, halved=True):
+    """Rows of tiles that all columns go through together, with tiles that are halved or not."""
+    walked = panels(m, n)
+    return sum(each.nb * (each.tile if halved else walked[0].tile) for each in walked)
+
+
+def needed(m, n):
+    """The same if a tile had just the rows that are left."""
+    return sum(each.nb * each.rows for each in panels(m, n))
+
+
+# what the lengths of the boxes are does not matter, only that they differ
+_LENGTHS = (0.62, 0.94, 0.75, 0.84)
+
+
+def timeline(n=32):
+    """Some matrices of a batch: the launches of stage 6, each waiting for all, and that of stage 7.
+
+    The number of launches and their names are the stage's own, the lengths are made up.
+    """
+    names, batch = kernels("s06_update", 20, n), len(_LENGTHS)
+    row, left, right, top = 24, 8, 432, 56
+    slot = (right - left) / len(names)
+    second = top + batch * row + 66
+    alt = (
+        f"{batch} matrices of a batch, a row each, time to the right. Above, stage 6: "
+        f"{len(names)} launches, {', '.join(names)}; none begins before the one before has ended "
+        "for all matrices. Below, stage 7: one launch, in which each matrix goes on by itself; "
+        "the last one ends earlier than above."
+    )
+    fig = Figure(440, second + batch * row + 34, alt)
+    fig.text(left, 14, f"stage 6: {len(names)} launches", size=14, anchor="start", bold=True)
+    for k, name in enumerate(names):
+        x = left + k * slot
+        fig.line(x, top - 8, x, top + batch * row + 4, width=3)
+        fig.text(x + slot / 2, top - 16, name, size=12, color="muted")
+        for b in range(batch):
+            length = slot * _LENGTHS[(b + k) % batch] - 6
+            box = (x + 4, top + b * row + 3, length, row - 6)
+            fig.rect(*box, r=3, color="blue", width=1, fill="blue", fill_opacity=0.3)
+    fig.line(right, top - 8, right, top + batch * row + 4, width=1.5, dash=(3, 3))
+    fig.text(left, second - 38, "stage 7: one launch", size=14, anchor="start", bold=True)
+    fig.line(left, second - 8, left, second + batch * row + 4, width=3)
+    ends = []
+    for b in range(batch):
+        x = left + 4
+        for k in range(len(names)):
+            length = slot * _LENGTHS[(b + k) % batch] - 6
+            box = (x, second + b * row + 3, length, row - 6)
+            fig.rect(*box, r=3, color="orange", width=1, fill="orange", fill_opacity=0.3)
+            x += length
+        ends.append(x)
+    fig.line(max(ends), second - 8, max(ends), second + batch * row + 4, width=1.5, dash=(3, 3))
+    fig.arrow(right - 2, second - 18, max(ends) + 4, second - 18, color="green")
+    fig.text((right + max(ends)) / 2, second - 32, "won", size=13, color="green")
+    fig.text(left, second + batch * row + 20, "a thick line is a launch", size=13, anchor="start")
+    return fig
+
+
+def walk_words(m, n, k):
+    """What happens at place k of the program: scale, the panels one by one, unscale."""
+    walked = panels(m, n)
+    if k == 0:
+        return (
+            f"A, {m} \u00d7 {n}, is read. Each column is multiplied by a power of two that brings "
+            "it near 1, and written to H."
+        )
+    if k > len(walked):
+        return "R is read once more, its columns are brought back to their scale. The program ends."
+    p, nb, rows, tile, right = walked[k - 1]
+    words = (
+        f"Panel {k} of {len(walked)}: {columns_words(p, p + nb)}. {rows} rows are left, the tile "
+        f"has {tile}: {percent(rows / tile)} of it is in use."
+    )
+    if k > 1 and tile < walked[k - 2].tile:
+        words += " It has just been halved."
+    if right:
+        words += f" Then {columns_words(n - right, n)} are updated."
+    return words
+
+
+def walk_frame(m, n, k):
+    """The matrix at place k: the register tile over its panel, what is updated, and all tiles."""
+    walked = panels(m, n)
+    now = walked[k - 1] if 0 < k <= len(walked) else None
+    done = walked[: max(k - 1, 0)]
+    tall = max(each.p + each.tile for each in walked)
+    unit = min(330 / tall, 230 / n)
+    left, top = 14, 40
+    words = left + n * unit + 26
+    width, bars, longest = 440, words + 70, max(each.tile for each in walked)
+    scale = (width - 14 - bars) / longest
+    height = max(tall * unit, 22 * len(walked) + 6)
+    alt = (
+        f"A matrix {m} by {n} with the tile of its panel, place {k} of {len(walked) + 1}. Rows in "
+        f"the tiles so far: {', '.join(str(each.tile) for each in walked[:k]) or 'none'}. "
+        f"{walk_words(m, n, k)}"
+    )
+    fig = Figure(width, top + height + 26, alt)
+    fig.text(left + n * unit / 2, 14, "*H*", size=15, bold=True)
+    fig.text(words, 14, "rows left / in the tile", size=13, anchor="start")
+    colour = "green" if k in (0, len(walked) + 1) else "muted"
+    box = (left, top, n * unit, m * unit)
+    fig.rect(*box, color=colour, width=1.5, fill=colour, fill_opacity=0.12)
+    for each in done:
+        x, y, wide = left + each.p * unit, top + each.p * unit, each.nb * unit
+        fig.rect(x, top, wide, y - top + wide, color="none", fill="blue", fill_opacity=0.35)
+        below = top + m * unit - y - wide
+        if below > 0:
+            fig.rect(x, y + wide, wide, below, color="none", fill="orange", fill_opacity=0.35)
+    if now:
+        x, y, wide = left + now.p * unit, top + now.p * unit, now.nb * unit
+        rows = now.rows * unit
+        if now.p:
+            fig.rect(x, top, wide, y - top, color="none", fill="blue", fill_opacity=0.35)
+        fig.rect(x, y, wide, rows, color="none", fill="pink", fill_opacity=0.5)
+        if now.right:
+            rest = now.right * unit
+            at = (left + (n - now.right) * unit, y, rest, rows)
+            fig.rect(*at, color="green", width=2.5, dash=(9, 4))
+            fig.rect(at[0], top, rest, y - top, color="none", fill="blue", fill_opacity=0.35)
+        fig.rect(x - 1, y - 1, wide + 2, now.tile * unit + 2, r=3, color="pink", width=3)
+    for q, each in enumerate(walked):
+        y = top + 22 * q
+        here = each is now
+        color = "pink" if here else "ink" if q < k else "faint"
+        fig.rect(bars, y, each.tile * scale, 15, r=2, color=color, width=3 if here else 1.2)
+        if q < k:
+            fig.rect(bars, y, each.rows * scale, 15, color="none", fill=color, fill_opacity=0.3)
+            said = f"{each.rows} / {each.tile}"
+            fig.text(bars - 6, y + 8, said, size=12.5, anchor="end", bold=here)
+    return fig
+
+
+def walk_stepper(m=176, n=176):
+    """One program from its first load to its last store."""
+    last = len(panels(m, n)) + 1
+    frames = [
+        Frame(
+            walk_frame(m, n, k),
+            walk_words(m, n, k),
+            "scale" if k == 0 else "unscale" if k == last else f"panel {k}",
+        )
+        for k in range(last + 1)
+    ]
+    return Stepper(frames, "Step", f"One program factors a matrix {m} by {n}.", lines=4)
+
+
+def barrier():
+    """Four warps that store and load again: without a barrier, and with one."""
+    stores = (0.26, 0.36, 0.62, 0.31)
+    row, left, top, wide = 25, 66, 46, 366
+    second = top + 4 * row + 58
+    alt = (
+        "Four warps of one program, a row each, time to the right; each stores its part of a tile "
+        "and then loads parts that others have stored. Above, without a barrier: warp 0 loads from "
+        "the part of warp 2 before warp 2 has stored it. Below, with a barrier: nobody loads "
+        "before the last has stored."
+    )
+    fig = Figure(440, second + 4 * row + 14, alt)
+    late = stores.index(max(stores))
+    for y, together, words in (
+        (top, False, "no barrier"),
+        (second, True, "with a barrier"),
+    ):
+        fig.text(8, y - 30, words, size=14, anchor="start", bold=True)
+        meet = left + wide * max(stores) + 8
+        for w, share in enumerate(stores):
+            at = y + w * row
+            fig.text(8, at + row / 2, f"warp {w}", size=13, anchor="start")
+            stored = left + wide * share
+            look = {"r": 3, "width": 1.2, "fill_opacity": 0.3}
+            fig.rect(left, at + 4, stored - left, row - 8, color="blue", fill="blue", **look)
+            fig.text((left + stored) / 2, at + row / 2, "store", size=12)
+            load = meet + 8 if together else stored + 8
+            fig.rect(load, at + 4, 86, row - 8, color="green", fill="green", **look)
+            fig.text(load + 43, at + row / 2, "load", size=12)
+        if together:
+            fig.line(meet, y - 6, meet, y + 4 * row + 4, color="ink", width=3)
+            fig.text(meet, y - 18, "all are here", size=13)
+        else:
+            x = left + wide * stores[0] + 50
+            fig.arrow(x, y + row - 3, x, y + (late + 0.5) * row, color="pink", width=3)
+            fig.text(x + 8, y - 12, "what warp 2 has not stored yet", size=13, color="pink")
+    return fig
+
+
+def without_barriers(n):
+    """(Certificate, [fault]) of stage 7 for one matrix, all its barriers left out."""
+    from triton.runtime.interpreter import interpreter_builder
+
+    from qrlib.certificate import certify
+    from qrlib.tracer import trace
+
+    A = torch.randn(1, n, n, generator=torch.Generator().manual_seed(0))
+    with trace(check=False, A=A) as t:
+        interpreter_builder.create_barrier = lambda: None
+        H, tau = stage_of("s07_whole").geqrf(A)
+    return certify(A, H, tau), t.faults
+
+
+@cache
+def reads(stage, n):
+    """How often a stage loads each entry of H, as it goes: [n, n]. Traced in the interpreter."""
+    from qrlib.tracer import trace
+
+    A = torch.randn(1, n, n, generator=torch.Generator().manual_seed(0))
+    with trace(A=A) as t:
+        stage_of(stage).geqrf(A)
+    return t.map("H")[0]
+
+
+def in_blocks(counts, b):
+    """The mean of every b x b block."""
+    n = counts.shape[0] // b
+    return counts[: n * b, : n * b].reshape(n, b, n, b).mean((1, 3))
+
+
+def reads_frame(stage, n, b=16):
+    """The entries of H in blocks, and how often each block was loaded."""
+    counts = in_blocks(reads(stage, n), b)
+    worst = max(in_blocks(reads(each, n), b).max() for each in ("s06_update", "s07_whole"))
+    mean, most = reads(stage, n).mean(), counts.max()
+    alt = (
+        f"A matrix of {n} by {n} in blocks of {b}, with how often {stage} loads each: "
+        f"{counts[0, 0]:.0f} times at the top left, {most:.0f} times at most, {mean:.1f} on "
+        "average; the further down and to the right, the more often."
+    )
+    blocks = len(counts)
+    cell = 396 / blocks
+    fig = Figure(412, 30 + blocks * cell + 8, alt)
+    fig.text(206, 14, f"{stage}: {mean:.1f} times on average", size=14, bold=True)
+    for i, j in np.ndindex(blocks, blocks):
+        x, y = 8 + j * cell, 30 + i * cell
+        tint = 0.5 * counts[i, j] / worst
+        box = (x + 1, y + 1, cell - 2, cell - 2)
+        fig.rect(*box, r=3, color="orange", width=1, fill="orange", fill_opacity=tint)
+        fig.text(x + cell / 2, y + cell / 2, f"{counts[i, j]:.0f}", size=13)
+    return fig
+
+
+def reads_stepper(n=176):
+    """How often each part of the matrix is loaded, by stage 6 and by stage 7."""
+    frames = []
+    for stage in ("s06_update", "s07_whole"):
+        counts = reads(stage, n)
+        many = len(kernels(stage, 1, n))
+        words = f"{many} launches" if many > 1 else "One launch"
+        said = f"{words}; H is loaded {counts.mean():.1f} times over, its last entry "
+        frames.append(Frame(reads_frame(stage, n), f"{said}{counts[-1, -1]} times.", stage))
+    return Stepper(frames, "Stage", "How often a stage loads the parts of a matrix.", lines=2)
+
+
+class Room(NamedTuple):
+    """What an SM has room for. places: programs at a time; bound: what allows no more; registers
+    a thread; warps; matrices a program."""
+
+    places: int
+    bound: str
+    registers: int
+    warps: int
+    matrices: int
+
+
+@cache
+def room(n, target="sm_90a", B=640):
+    """The Room of stage 7 for a batch of n x n matrices, from the compiler."""
+    from qrlib.compilelab import compile_stage
+
+    artifacts = compile_stage("s07_whole", B, n, n, target=target)
+    if len(artifacts) != 1:
+        raise ValueError(f"stage 7 has no single kernel for n = {n}; choose a smaller one")
+    a = artifacts[0]
+    grid = launches("s07_whole", B, n, n, target=target)[0].grid
+    return Room(a.programs, a.bound, a.registers, a.num_warps, round(B / math.prod(grid)))
+
+
+def programs(B, n):
+    """How many programs stage 7 starts for a batch of n x n matrices."""
+    return math.prod(launches("s07_whole", B, n, n, target="sm_90a")[0].grid)
+
+
+def waves(programs, sms, places):
+    """How often the places of a chip are filled until all programs have had one."""
+    return -(-programs // (sms * places))
+
+
+def in_last_wave(programs, sms, places):
+    """How many places of the last wave are taken."""
+    return programs - (waves(programs, sms, places) - 1) * sms * places
+
+
+def chip_words(B, n, target):
+    """A batch on a chip, in words."""
+    device, own = device_of(target), room(n, target)
+    count = programs(B, n)
+    total, last = (f(count, device.sms, own.places) for f in (waves, in_last_wave))
+    many = "1 program" if own.places == 1 else f"{own.places} programs"
+    words = (
+        f"{B} matrices of {n} \u00d7 {n}, {count} programs; an SM of {device.name} has room for "
+        f"{many}. "
+    )
+    taken = f"{last} of {device.sms * own.places} places"
+    if total == 1:
+        return words + f"One wave, {taken} are taken."
+    return words + f"{total} waves; in the last one {taken} are taken."
+
+
+def chip_frame(B, n, target):
+    """The SMs of a chip, and how many programs of a batch each of them carries out."""
+    device = device_of(target)
+    count = programs(B, n)
+    full, rest = divmod(count, device.sms)
+    each = [full + (s < rest) for s in range(device.sms)]
+    across, cell = 14, 29
+    down = -(-max(d.sms for d in map(device_of, ("sm_90a", "sm_100a"))) // across)
+    alt = (
+        f"The {device.sms} SMs of {device.name} with the number of programs that each carries out: "
+        f"{each.count(0)} none, "
+        + ", ".join(f"{many} {k}" for k, many in sorted(Counter(filter(None, each)).items()))
+        + f". {chip_words(B, n, target)}"
+    )
+    fig = Figure(across * cell + 16, 34 + down * cell + 6, alt)
+    head = f"{device.name}: {B} matrices of {n} \u00d7 {n}"
+    fig.text(8, 14, head, size=14, anchor="start", bold=True)
+    for s, many in enumerate(each):
+        x, y = 8 + s % across * cell, 30 + s // across * cell
+        color = "orange" if many else "faint"
+        look = {"fill": color, "fill_opacity": 0.5 * many / max(each)} if many else {}
+        fig.rect(x + 1, y + 1, cell - 2, cell - 2, r=3, color=color, width=1.2, **look)
+        if many:
+            bold = full > 0 and many > full
+            fig.text(x + cell / 2, y + cell / 2, str(many), size=13, bold=bold)
+    return fig
+
+
+SIZES = (512, 352, 256, 176, 128, 64, 32)
+
+
+def largest(B=640):
+    """The largest n of SIZES for which stage 7 starts one kernel and no more."""
+    return next(n for n in SIZES if len(kernels("s07_whole", B, n)) == 1)
+
+
+def cases():
+    """[(batch, n, target)]: what the chapter counts waves of."""
+    n = largest()
+    return [(20, 32, "sm_90a"), (40, 176, "sm_90a"), (640, n, "sm_90a"), (640, n, "sm_100a")]
+
+
+def chip_stepper():
+    """Batches on a chip: who works, how often, and who does not."""
+    frames = [
+        Frame(chip_frame(*case), chip_words(*case), f"{case[0]} x {case[1]} {case[2]}")
+        for case in cases()
+    ]
+    return Stepper(frames, "Batch", "Programs of a batch, given to the SMs of a chip.", lines=3)
+
+
+def stored(name):
+    """Results of book/data/name.json, or None where nothing was measured yet."""
+    path = DATA.parent / f"{name}.json"
+    return results.load(path) if path.exists() else None
+
+
+def best(measured, **want):
+    """Microseconds of a stage on a case, eager or replayed, whichever is shorter; None without."""
+    found = [row["median_us"] for row in measured.find(**want) if row["median_us"]]
+    return min(found, default=None)
+
+
+def batches(measured, n):
+    """{batch: microseconds} of stage 7 for one n."""
+    sizes = sorted({row["batch"] for row in measured.find(stage="s07_whole", n=n)})
+    return {B: best(measured, stage="s07_whole", n=n, batch=B) for B in sizes}
+
+
+def cliff_plot(measured, n, target="sm_90a"):
+    """Time against the batch, as measured, and what counting the waves predicts."""
+    points = batches(measured, n)
+    device, own = device_of(target), room(n, target)
+    step = device.sms * own.places * own.matrices
+    alone = points[min(points)]
+    top = max(points)
+    xs = np.arange(1, top + 1)
+    stairs = [alone * waves(x, device.sms, own.places * own.matrices) / 1e3 for x in xs]
+    alt = (
+        f"Time against the number of matrices, n = {n}. Measured: {duration(alone)} for "
+        f"{min(points)}, {duration(points[top])} for {top}. Predicted from the first of them: a "
+        f"staircase with a step after every {step} matrices."
+    )
+    with matplotlib_style() as color:
+        from matplotlib import pyplot
+
+        figure, axes = pyplot.subplots(figsize=(4.6, 3.2))
+        look = {"color": color["muted"], "ls": "--", "lw": 1.5}
+        axes.plot(xs, stairs, label="waves, counted", **look)
+        axes.plot(
+            list(points),
+            [us / 1e3 for us in points.values()],
+            color=color["orange"],
+            marker="o",
+            ls="-",
+            label="measured",
+        )
+        axes.set(xlabel="matrices in the batch", ylabel="time, ms", ylim=(0, None))
+        figure.legend(loc="outside upper left", ncols=2)
+        return from_matplotlib(figure, alt, max_width=520)
+
+
+def ratios(measured, B):
+    """[(n, time of stage 6 over time of stage 7)] for batches of B."""
+    found = []
+    for n in sorted({row["n"] for row in measured.rows if row["batch"] == B}):
+        six, seven = (
+            best(measured, stage=stage, n=n, batch=B) for stage in ("s06_update", "s07_whole")
+        )
+        if six and seven:
+            found.append((n, six / seven))
+    return found
+
+
+def sizes_plot(measured):
+    """How much faster stage 7 is than stage 6, against n, for every batch that was measured."""
+    sizes = sorted({row["batch"] for row in measured.rows})
+    lines = {B: ratios(measured, B) for B in sizes}
+    said = [
+        f"{B} matrices: {line[0][1]:.2g} at n = {line[0][0]}, {line[-1][1]:.2g} at {line[-1][0]}"
+        for B, line in lines.items()
+    ]
+    alt = (
+        "The time of stage 6 over that of stage 7 against n, both logarithmic; above 1 one program "
+        f"a matrix is ahead. {'; '.join(said)}."
+    )
+    with matplotlib_style() as color:
+        from matplotlib import pyplot
+
+        figure, axes = pyplot.subplots(figsize=(4.6, 3.6))
+        for B, line in lines.items():
+            word = "matrix" if B == 1 else "matrices"
+            axes.plot(*zip(*line), marker="o", ms=4, label=f"{B} {word}")
+        axes.axhline(1, color=color["ink"], lw=1, ls="-")
+        axes.set(xscale="log", yscale="log", xlabel="n", ylabel="time of stage 6 / of stage 7")
+        ns = [n for n, _ in max(lines.values(), key=len)]
+        shown = [n for n in ns if n in (16, 32, 64, 128, 256, 512)] or ns
+        axes.set_xticks(shown, [str(n) for n in shown])
+        ticks = [0.25, 0.5, 1, 2, 4, 8]
+        low, high = axes.get_ylim()
+        inside = [t for t in ticks if low <= t <= high]
+        axes.set_yticks(inside, [f"{t:g}" for t in inside])
+        axes.minorticks_off()
+        figure.legend(loc="outside upper left", ncols=3)
+        return from_matplotlib(figure, alt, max_width=520)

@@ -1,0 +1,235 @@
+"""The figures of chapter 10: tiles, loads and waves are those of the running stage."""
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from drawings import (  # noqa: E402
+    described_and_self_contained,
+    frames_differ,
+    texts,
+    words_inside,
+)
+
+from qrlib.bench import Results  # noqa: E402
+from qrlib.launches import device_of, launches  # noqa: E402
+from qrlib.stages import s07_whole  # noqa: E402
+from qrlib.teach.exercises import s07_whole as exercises  # noqa: E402
+from qrlib.teach.figures import s07_whole as figures  # noqa: E402
+from qrlib.tracer import trace  # noqa: E402
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="traced in the interpreter")
+
+# of a GPU that does not exist, so that nothing has to be compiled
+ROOMS = {32: figures.Room(8, "registers", 224, 1, 1), 176: figures.Room(2, "warps", 200, 4, 2)}
+DRAWN = {
+    "timeline": (figures.timeline,),
+    "long timeline": (figures.timeline, 64),
+    **{f"walk {k}": (figures.walk_frame, 176, 176, k) for k in range(13)},
+    "tall walk": (figures.walk_frame, 200, 40, 2),
+    "wide walk": (figures.walk_frame, 40, 200, 2),
+    "barrier": (figures.barrier,),
+    "reads, stage 6": (figures.reads_frame, "s06_update", 64),
+    "reads, stage 7": (figures.reads_frame, "s07_whole", 64),
+    "H200": (figures.chip_frame, 20, 32, "sm_90a"),
+    "B200": (figures.chip_frame, 640, 32, "sm_100a"),
+}
+
+
+def measured(rows):
+    """Results with {(stage, batch, n): (eager, replayed)} in microseconds."""
+    rows = [
+        {"stage": stage, "batch": B, "n": n, "mode": mode, "median_us": us}
+        for (stage, B, n), both in rows.items()
+        for mode, us in zip(("eager", "replay"), both)
+    ]
+    return Results({}, {}, rows)
+
+
+@pytest.fixture
+def rooms(monkeypatch):
+    monkeypatch.setattr(figures, "room", lambda n, target="sm_90a", B=640: ROOMS[n])
+
+
+@pytest.fixture(params=DRAWN)
+def drawn(request, rooms):
+    draw, *arguments = DRAWN[request.param]
+    return draw(*arguments)
+
+
+def test_a_figure_is_described_self_contained_and_follows_the_page(drawn):
+    described_and_self_contained(drawn)
+    words_inside(drawn)
+
+
+def test_the_frames_of_the_steppers_differ(rooms, monkeypatch):
+    monkeypatch.setattr(figures, "cases", lambda: [(20, 32, "sm_90a"), (40, 176, "sm_100a")])
+    for stepper in (
+        figures.walk_stepper(),
+        figures.walk_stepper(70, 40),
+        figures.reads_stepper(96),
+        figures.chip_stepper(),
+    ):
+        frames_differ(stepper)
+
+
+@pytest.mark.parametrize("n", (32, 64))
+def test_the_timeline_has_a_line_for_every_launch(n):
+    figure = figures.timeline(n)
+    started = [launch.config.name for launch in launches("s06_update", 20, n, n, target="sm_90a")]
+    named = [word for word in texts(figure) if f"{word}_kernel" in started]
+    assert [f"{word}_kernel" for word in named] == started
+    assert f"stage 6: {len(started)} launches" in texts(figure)
+    assert figure.body().count('stroke-width="3"') == len(started) + 1
+
+
+@pytest.mark.parametrize("m, n", ((100, 60), (40, 90), (130, 20), (70, 70), (33, 33)))
+def test_panels_are_those_that_the_kernel_loads(m, n):
+    A = torch.randn(1, m, n, generator=torch.Generator().manual_seed(0))
+    with trace(A=A) as t:
+        s07_whole.geqrf(A)
+    b = figures.whole(m, n)["BN"]
+    # (first element, elements, lanes) of every load of H
+    loads = [
+        (int(a.elements[0]), a.elements.size, a.lanes)
+        for a in t.accesses
+        if a.tensor == "H" and a.op == "load" and a.elements.size
+    ]
+    at = -1
+    for panel in figures.panels(m, n):
+        wanted = (panel.p * (n + 1), panel.rows * panel.nb, panel.tile * b)
+        at = loads.index(wanted, at + 1)
+        assert panel.right == n - panel.p - panel.nb
+    assert sum(panel.nb for panel in figures.panels(m, n)) == min(m, n)
+
+
+@pytest.mark.parametrize("m, n", ((176, 176), (100, 60), (40, 90), (33, 33), (256, 256)))
+def test_the_exercise_has_the_tiles_of_the_stage(m, n):
+    shape = figures.whole(m, n)
+    own = exercises.tile_rows(m, n, *(shape[name] for name in ("BM", "BN", "LEVELS")))
+    assert own == [panel.tile for panel in figures.panels(m, n)]
+
+
+def test_rows_gone_through():
+    walked = figures.panels(176, 176)
+    assert figures.needed(176, 176) == sum((176 - p) * min(16, 176 - p) for p in range(0, 176, 16))
+    assert figures.held(176, 176, halved=False) == 176 * walked[0].tile
+    for n in (33, 64, 100, 176, 256):
+        assert figures.needed(n, n) <= figures.held(n, n) <= figures.held(n, n, halved=False)
+
+
+def test_a_matrix_that_is_not_one_program_has_no_panels():
+    with pytest.raises(ValueError, match="choose another size"):
+        figures.panels(5000, 20)
+
+
+def test_the_walk_says_how_much_of_a_tile_is_used():
+    walked = figures.panels(176, 176)
+    halvings = 0
+    for k, panel in enumerate(walked, 1):
+        words = figures.walk_words(176, 176, k)
+        assert f"{panel.rows} rows are left, the tile has {panel.tile}" in words
+        assert f"{round(100 * panel.rows / panel.tile)} % of it" in words
+        halvings += "halved" in words
+        assert f"{panel.rows} / {panel.tile}" in texts(figures.walk_frame(176, 176, k))
+    assert 2**halvings == walked[0].tile // walked[-1].tile
+
+
+def test_without_barriers_the_numbers_are_right_and_the_order_is_not():
+    certificate, faults = figures.without_barriers(40)
+    assert certificate.passed
+    assert {fault.kind for fault in faults} == {"no barrier"}
+    assert {fault.argument for fault in faults} >= {"H_ptr", "V_ptr", "T_ptr"}
+    # the next trace has its barriers back
+    A = torch.randn(1, 40, 40)
+    with trace(A=A) as t:
+        s07_whole.geqrf(A)
+    assert not t.faults
+
+
+@pytest.mark.parametrize("stage", ("s06_update", "s07_whole"))
+def test_reads_are_counted_for_every_entry(stage):
+    counts = figures.reads(stage, 64)
+    shown = texts(figures.reads_frame(stage, 64))
+    assert counts.shape == (64, 64) and counts.min() >= 1
+    blocks = figures.in_blocks(counts, 16)
+    assert shown[0] == f"{stage}: {counts.mean():.1f} times on average"
+    assert shown[1:] == [f"{each:.0f}" for each in blocks.ravel()]
+
+
+def test_stage_7_reads_as_often_as_the_formula_says():
+    for n in (64, 128):
+        b = figures.whole(n, n)["BN"]
+        assert figures.reads("s07_whole", n).mean() == pytest.approx(2 * n / (3 * b) + 1, abs=0.5)
+
+
+def test_blocks_are_means():
+    counts = np.arange(36).reshape(6, 6)
+    assert figures.in_blocks(counts, 3).tolist() == [[7, 10], [25, 28]]
+
+
+def test_waves_by_hand():
+    assert [figures.waves(p, 4, 2) for p in (1, 8, 9, 16, 17)] == [1, 1, 2, 2, 3]
+    assert [figures.in_last_wave(p, 4, 2) for p in (1, 8, 9, 16, 17)] == [1, 8, 1, 8, 1]
+    for p in range(1, 40):
+        count, busy = exercises.waves(p, 4, 2)
+        assert count == figures.waves(p, 4, 2)
+        assert busy == pytest.approx(p / (8 * count))
+
+
+@pytest.mark.parametrize("B, n, target", [(20, 32, "sm_90a"), (640, 32, "sm_100a")])
+def test_all_programs_of_a_chip_are_shown(B, n, target, rooms):
+    shown = [int(word) for word in texts(figures.chip_frame(B, n, target))[1:]]
+    count = math.prod(launches("s07_whole", B, n, n, target=target)[0].grid)
+    assert sum(shown) == count == figures.programs(B, n)
+    assert max(shown) - min(shown) <= 1
+    assert len(shown) == min(count, device_of(target).sms)
+
+
+def test_words_of_a_chip_are_the_counts(rooms):
+    words = figures.chip_words(640, 32, "sm_90a")
+    count, places = figures.programs(640, 32), 132 * ROOMS[32].places
+    assert f"{count} programs" in words and "room for 8 programs" in words
+    assert words.endswith(f"One wave, {count} of {places} places are taken.")
+
+
+def test_room_is_the_compilers():
+    from qrlib.compilelab import compile_stage
+
+    artifact = compile_stage("s07_whole", 640, 32, 32, target="sm_90a")[0]
+    own = figures.room(32)
+    assert (own.places, own.registers) == (artifact.programs, artifact.registers)
+    assert own.places == artifact.limits[own.bound]
+    assert own.matrices * figures.programs(640, 32) == 640
+
+
+def test_the_chapters_cases_are_single_kernels():
+    for B, n, _ in figures.cases():
+        assert len(figures.kernels("s07_whole", B, n)) == 1
+
+
+def test_plots_show_what_was_measured(rooms):
+    pytest.importorskip("matplotlib")
+    waves = measured({("s07_whole", B, 32): (50.0 + B, 40.0 + B) for B in (1, 100, 1000)})
+    assert figures.batches(waves, 32) == {1: 41.0, 100: 140.0, 1000: 1040.0}
+    cliff = figures.cliff_plot(waves, 32)
+    assert "41 \u00b5s for 1, 1.04 ms for 1000" in cliff.alt
+    assert f"a step after every {132 * 8} matrices" in cliff.alt
+    times = {("s06_update", B, n): (90.0, 80.0) for B in (1, 640) for n in (32, 64)}
+    times |= {("s07_whole", B, n): (n, n) for B in (1, 640) for n in (32, 64)}
+    sizes = measured(times)
+    assert figures.ratios(sizes, 640) == [(32, 2.5), (64, 1.25)]
+    plot = figures.sizes_plot(sizes)
+    assert "640 matrices: 2.5 at n = 32, 1.2 at 64" in plot.alt
+    for figure in (cliff, plot):
+        described_and_self_contained(figure)
+
+
+def test_nothing_measured_is_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "DATA", tmp_path / "ladder.json")
+    assert figures.stored("whole_sizes") is None
+    assert figures.best(measured({}), stage="s07_whole") is None

@@ -452,7 +452,9 @@ def cliff_plot(measured, n, target="sm_90a"):
     alone = points[min(points)]
     top = max(points)
     xs = np.arange(1, top + 1)
-    stairs = [alone * waves(x, device.sms, own.places * own.matrices) / 1e3 for x in xs]
+    unit, us = ("\u00b5s", 1) if points[top] < 1000 else ("ms", 1000)
+    stairs = [alone * waves(x, device.sms, own.places * own.matrices) / us for x in xs]
+    values = [value / us for value in points.values()]
     alt = (
         f"Time against the number of matrices, n = {n}. Measured: {duration(alone)} for "
         f"{min(points)}, {duration(points[top])} for {top}. Predicted from the first of them: a "
@@ -464,15 +466,10 @@ def cliff_plot(measured, n, target="sm_90a"):
         figure, axes = pyplot.subplots(figsize=(4.6, 3.2))
         look = {"color": color["muted"], "ls": "--", "lw": 1.5}
         axes.plot(xs, stairs, label="waves, counted", **look)
-        axes.plot(
-            list(points),
-            [us / 1e3 for us in points.values()],
-            color=color["orange"],
-            marker="o",
-            ls="-",
-            label="measured",
-        )
-        axes.set(xlabel="matrices in the batch", ylabel="time, ms", ylim=(0, None))
+        look = {"color": color["orange"], "marker": "o", "ls": "-", "label": "measured"}
+        axes.plot(list(points), values, **look)
+        axes.set(xlabel="matrices in the batch", ylabel=f"time, {unit}")
+        axes.set_ylim(0, 1.08 * max(*values, *stairs))
         figure.legend(loc="outside upper left", ncols=2)
         return from_matplotlib(figure, alt, max_width=520)
 
@@ -493,8 +490,9 @@ def sizes_plot(measured):
     """How much faster stage 7 is than stage 6, against n, for every batch that was measured."""
     sizes = sorted({row["batch"] for row in measured.rows})
     lines = {B: ratios(measured, B) for B in sizes}
+    named = {B: f"{B} matri{'x' if B == 1 else 'ces'}" for B in sizes}
     said = [
-        f"{B} matrices: {line[0][1]:.2g} at n = {line[0][0]}, {line[-1][1]:.2g} at {line[-1][0]}"
+        f"{named[B]}: {line[0][1]:.2g} at n = {line[0][0]}, {line[-1][1]:.2g} at {line[-1][0]}"
         for B, line in lines.items()
     ]
     alt = (
@@ -506,8 +504,7 @@ def sizes_plot(measured):
 
         figure, axes = pyplot.subplots(figsize=(4.6, 3.6))
         for B, line in lines.items():
-            word = "matrix" if B == 1 else "matrices"
-            axes.plot(*zip(*line), marker="o", ms=4, label=f"{B} {word}")
+            axes.plot(*zip(*line), marker="o", ms=4, label=named[B])
         axes.axhline(1, color=color["ink"], lw=1, ls="-")
         axes.set(xscale="log", yscale="log", xlabel="n", ylabel="time of stage 6 / of stage 7")
         ns = [n for n, _ in max(lines.values(), key=len)]

@@ -399,6 +399,22 @@ def test_replays_are_the_rows_of_the_file(tmp_path):
     assert "900 \u00b5s" in lines[1] and "300 \u00b5s" in lines[1]
 
 
+def test_the_chart_of_replays_has_the_bars_of_the_file(tmp_path):
+    rows = [
+        row("s06_update", us, mode, n=n, B=B)
+        for B, n, both in ((20, 32, (90.0, 30.0)), (640, 512, (5000.0, 4900.0)))
+        for mode, us in zip(("eager", "replay"), both)
+    ]
+    figure = figures.replay_chart(saved(tmp_path, rows))
+    described_and_self_contained(figure)
+    words_inside(figure)
+    assert "one by one 90 \u00b5s, replayed 30 \u00b5s" in figure.alt
+    bars = re.findall(r'<rect x="104" y="\d+" width="([\d.]+)"', figure.body())
+    left, right = 104, 410
+    for width, us in zip(bars, (90, 30, 5000, 4900), strict=True):
+        assert float(width) == pytest.approx((right - left) * (math.log10(us) - 1) / 3, abs=0.02)
+
+
 def test_precisions_are_the_rows_of_the_file(tmp_path):
     rows = [
         row("s06_update:precision=tf32", None, "replay", certificate={"factor": 77.0}),

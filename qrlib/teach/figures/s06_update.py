@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -649,28 +650,90 @@ def measured(data, **want):
     return found if any(row["ok"] for row in found.find(**want)) else None
 
 
+class Replay(NamedTuple):
+    """A size that was measured both ways; times in us. host: what its launches alone take."""
+
+    batch: int
+    n: int
+    launches: int
+    host: float
+    eager: float
+    replayed: float
+
+
+def replays(found, stage="s06_update"):
+    """[Replay] of a file's Results, the first case of each size."""
+    from qrlib.launches import launches
+
+    sizes = {}
+    for row in found.find(stage=stage, mode="eager", ok=True):
+        B, n = row["batch"], row["n"]
+        same = {key: row[key] for key in ("batch", "n", "cond", "family", "precision")}
+        other = found.find(stage=stage, mode="replay", ok=True, **same)
+        if (B, n) not in sizes and other:
+            count = len(launches(stage, B, n, n, target="sm_90a"))
+            host = count * H200.measured["launch"].value * 1e6
+            times = row["median_us"], other[0]["median_us"]
+            sizes[B, n] = Replay(B, n, count, host, *times)
+    return list(sizes.values())
+
+
 def replay_table(data=DATA, stage="s06_update"):
     """Lines: eager and replayed for each size, and what the starts alone take."""
     found = measured(data, stage=stage, mode="replay")
     if found is None:
         return ["Not measured yet: this table is made of book/data/ladder.json."]
-    from qrlib.launches import launches
-
     lines = [" matrices     n   launches   host alone      eager   replayed   gain"]
-    seen = set()
-    for row in found.find(stage=stage, mode="eager", ok=True):
-        B, n = shape = row["batch"], row["n"]
-        same = {key: row[key] for key in ("batch", "n", "cond", "family")}
-        other = found.find(stage=stage, mode="replay", ok=True, **same)
-        if shape in seen or not other:
-            continue
-        seen.add(shape)
-        count = len(launches(stage, B, n, n, target="sm_90a"))
-        host = count * H200.measured["launch"].value * 1e6
-        eager, replay = row["median_us"], other[0]["median_us"]
-        times = "".join(f"{duration(us):>11}" for us in (eager, replay))
-        lines.append(f"{B:9} {n:5} {count:10} {duration(host):>12}{times} {eager / replay:6.2f}")
+    for each in replays(found, stage):
+        times = "".join(f"{duration(us):>11}" for us in (each.eager, each.replayed))
+        lines.append(
+            f"{each.batch:9} {each.n:5} {each.launches:10} {duration(each.host):>12}{times} "
+            f"{each.eager / each.replayed:6.2f}"
+        )
     return [*lines, "", found.where()]
+
+
+def replay_chart(data=DATA, stage="s06_update"):
+    """Both times of each size as bars, and a mark for what the host needs for its launches."""
+    found = results.load(data)
+    sizes = replays(found, stage)
+    every = [us for each in sizes for us in (each.host, each.eager, each.replayed)]
+    low, high = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
+    left, right, top, row = 104, 410, 58, 40
+    bottom = top + row * len(sizes)
+    alt = f"Bars on a logarithmic axis, {found.where()}. " + "; ".join(
+        f"{each.batch} x {each.n}: one by one {duration(each.eager)}, replayed "
+        f"{duration(each.replayed)}, the host needs {duration(each.host)} for "
+        f"{each.launches} launches"
+        for each in sizes
+    )
+    foot = textwrap.wrap(found.where(), 60)
+    fig = Figure(420, bottom + 30 + 15 * len(foot), alt + ".", max_width=470)
+
+    def x(us):
+        return left + (right - left) * (math.log10(us) - low) / (high - low)
+
+    fig.rect(10, 8, 16, 11, color="orange", fill="orange", fill_opacity=0.45)
+    fig.text(32, 14, "one by one", size=13, anchor="start")
+    fig.rect(122, 8, 16, 11, color="blue", fill="paper")
+    fig.text(144, 14, "replayed", size=13, anchor="start")
+    fig.line(222, 6, 222, 22, color="ink", width=3)
+    fig.text(230, 14, "the host's part, by count", size=13, anchor="start")
+    fig.text(10, 38, "matrices \u00d7 n", size=13, anchor="start", color="muted")
+    for decade in range(low, high + 1):
+        fig.line(x(10**decade), top, x(10**decade), bottom, color="faint", width=1)
+        anchor = "end" if decade == high else "middle"
+        fig.text(x(10**decade), bottom + 12, duration(10**decade), size=12, anchor=anchor)
+    for at, each in enumerate(sizes):
+        y = top + at * row
+        fig.text(left - 10, y + 17, f"{each.batch} \u00d7 {each.n}", size=13, anchor="end")
+        look = {"color": "orange", "fill": "orange", "fill_opacity": 0.45}
+        fig.rect(left, y + 4, x(each.eager) - left, 12, **look)
+        fig.rect(left, y + 19, x(each.replayed) - left, 12, color="blue", fill="paper")
+        fig.line(x(each.host), y + 1, x(each.host), y + 33, color="ink", width=3)
+    for k, line in enumerate(foot):
+        fig.text(10, bottom + 34 + 15 * k, line, size=12, anchor="start", color="muted")
+    return fig
 
 
 def precision_table(data=PRECISIONS):

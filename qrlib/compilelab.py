@@ -109,9 +109,14 @@ class Artifact:
         return [each._replace(live=other.live) for each, other in zip(lined, counted, strict=True)]
 
     @cached_property
+    def plain(self):
+        """`instructions` without lines and registers: at hand at once."""
+        return levels.parse(self.sass)
+
+    @cached_property
     def loops(self):
         """[levels.Loop]: from which address to which the code goes round."""
-        return levels.loops(levels.parse(self.sass))
+        return levels.loops(self.plain)
 
     def executed(self, trips):
         """{instruction: how often a warp issues it} if every loop goes round `trips` times.
@@ -119,7 +124,7 @@ class Artifact:
         Both sides of a branch count; subroutines, which are called for rare numbers, do not.
         """
         counts = Counter()
-        for each in levels.main_part(levels.parse(self.sass)):
+        for each in levels.main_part(self.plain):
             counts[each.name] += trips ** sum(each.address in loop for loop in self.loops)
         return dict(counts.most_common())
 
@@ -233,6 +238,14 @@ def families(mix):
 class Table(tuple):
     """Artifacts, printed as one table. What all of them share is said once, above it."""
 
+    heads = None
+
+    def only(self, *heads):
+        """The same with these columns alone, beside those that tell the rows apart."""
+        fewer = Table(self)
+        fewer.heads = heads
+        return fewer
+
     def _settings(self, config):
         """What sets a kernel apart: its constants and options, and if it must be its arguments."""
         same = {c.key: c for c in (a.config for a in self) if str(c) == str(config)}.values()
@@ -261,7 +274,9 @@ class Table(tuple):
         keep = [
             i
             for i, (head, column) in enumerate(zip(heads, columns))
-            if head not in fixed and (head not in FAMILIES or set(column) != {"-"})
+            if head not in fixed
+            and (head not in FAMILIES or set(column) != {"-"})
+            and (self.heads is None or i <= len(names) or head in self.heads)
         ]
         said = ", ".join(
             f"{head} {value}" if head in ("kernel", "target") else f"{head}={value}"
@@ -286,13 +301,17 @@ class Table(tuple):
         if not self:
             return str(self)
         said, heads, rows = self._cells()
-        head = "".join(f"<th scope='col'>{escape(text)}</th>" for text in heads)
+        look = "style='padding:0 0.6em;text-align:right;white-space:nowrap'"
+        head = "".join(f"<th scope='col' {look}>{escape(text)}</th>" for text in heads)
         body = "".join(
-            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows
+            "<tr>" + "".join(f"<td {look}>{escape(text)}</td>" for text in row) + "</tr>"
+            for row in rows
         )
+        # wider than a phone: it scrolls by itself, and by keyboard
         return (
+            f"<div style='overflow-x:auto' tabindex='0' role='region' aria-label='Compiled'>"
             f"<table class='qr-compiled'><caption>Compiled: {escape(said)}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 
 

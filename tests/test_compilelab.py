@@ -201,6 +201,15 @@ def test_a_sweep_is_a_table():
     assert str(Table()) == "nothing was compiled"
 
 
+def test_a_table_may_have_fewer_columns():
+    table = sweep(add_kernel, ADD, {"BLOCK": [128, 256]}, num_warps=[1, 2])
+    said, heads, *rows = str(table.only("regs", "STG")).splitlines()
+    assert heads.split() == ["BLOCK", "num_warps", "regs", "STG"] and len(rows) == 4
+    assert "target sm_100a" in said
+    assert str(table).splitlines()[1].split()[:3] == ["BLOCK", "num_warps", "regs"]
+    assert len(table.only("regs")._repr_html_()) < len(table._repr_html_())
+
+
 def test_a_table_tells_apart_what_differs_in_its_arguments_only():
     table = Table([add(), compile_kernel(add_kernel, ADD | {"n": "i32:16"}, {"BLOCK": 1024})])
     said, heads, *rows = str(table).splitlines()

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import wrong_compilelab
 import wrong_s07
 
 import qrlib
@@ -830,6 +831,7 @@ WRONG = {
         "a constant": (lambda n, graph: 640, "For n = 512, graph = False it gives 640"),
         "infinity": (lambda n, graph: math.inf, "it gives inf"),
     },
+    **wrong_compilelab.WRONG,
     **wrong_s07.WRONG,
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]

@@ -8,7 +8,6 @@ import triton
 import triton.language as tl
 
 from qrlib.householder import larfb
-from qrlib.launches import launches
 from qrlib.teach.exercises import s06_update as chapter
 from qrlib.teach.exercises.s06_update import times16
 
@@ -154,12 +153,9 @@ def infinite():
     return A
 
 
-def starts_fall(n, target, *, low=0, other=None, kernel="s06_update"):
-    count = lambda B: len(launches(kernel, B, n, n, target=other or target))  # noqa: E731
-    fewest, B = count(10**6), 1
-    while count(B) > fewest:
-        B += 1
-    return B - low
+def doubled(n, target):
+    """Where the doubling ends, with no interval halved after it."""
+    return 2 ** math.ceil(math.log2(chapter._unshared(n, target)))
 
 
 WRONG = {
@@ -220,9 +216,9 @@ WRONG = {
         "too small for float32": (batch(small=1e-44), "With a scale for each column it is wrong"),
     },
     "9.6": {
-        "one too few": (lambda n, target: starts_fall(n, target, low=1), "one too many"),
+        "one too few": (lambda n, target: chapter._unshared(n, target) - 1, "one too many"),
         "the other chip": (
-            lambda n, target: starts_fall(n, target, other="sm_100a"),
+            lambda n, target: chapter._unshared(n, "sm_100a"),
             "That is the one for sm_100a",
         ),
         "the number of SMs": (
@@ -230,7 +226,7 @@ WRONG = {
             "one too many",
         ),
         "always one": (lambda n, target: 1, "no rows are shared"),
-        "stage 5": (lambda n, target: starts_fall(n, target, kernel="s05_panel"), "no rows are"),
+        "only doubled": (doubled, "no rows are shared"),
         "infinity": (lambda n, target: math.inf, "it gives inf"),
     },
 }

@@ -16,6 +16,7 @@ _HOME = {
     "ormqr": "qrlib.api",
     "qr": "qrlib.api",
     "orthogonalize": "qrlib.api",
+    "plan": "qrlib.replay",
     "certify": "qrlib.certificate",
     "Certificate": "qrlib.certificate",
     "STAGES": "qrlib.stages",

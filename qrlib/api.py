@@ -3,15 +3,13 @@
 Stages and verbs behind it get [B, m, n] of one dtype on one device and check nothing.
 """
 
-from functools import partial
+from contextlib import contextmanager
 
 import numpy as np
 
-from qrlib.checks import check_matrix, check_pair, check_same, shape_of
+from qrlib.checks import check_matrix, check_pair, check_precision, check_same, shape_of
 from qrlib.compact import QR, flat, namespace, unpack_r
 from qrlib.stages import stage as _stage
-
-PRECISIONS = ("fp32", "fast")
 
 
 def geqrf(A, *, stage="auto", precision="fp32"):
@@ -20,8 +18,9 @@ def geqrf(A, *, stage="auto", precision="fp32"):
     Args:
         A: [..., m, n], float32 or float64, torch tensor or NumPy array, any strides; read.
         stage: one of qrlib.STAGES, or "auto", which looks at device, dtype and shape only. On a
-            CPU "auto" is LAPACK, called through torch or NumPy. A NumPy array takes "auto" or
-            "s01_mirror".
+            CPU "auto" is LAPACK, called through torch or NumPy; on a GPU it is the fastest stage
+            for float32, and "s04_recursive" for float64. A NumPy array takes "auto" or
+            "s01_mirror"; stages from "s05_panel" on take float32 on a GPU.
         precision: "fp32", as accurate as LAPACK; "fast", which has the gate of the task to keep and
             may use its slack. Both have float32 in and out; no stage uses that slack so far.
 
@@ -29,17 +28,17 @@ def geqrf(A, *, stage="auto", precision="fp32"):
         QR(H, tau): [..., m, n], row-major, and [..., min(m, n)], as torch.geqrf.
 
     Raises:
-        TypeError: A is no tensor or array, or not float32 or float64.
+        TypeError: A is no tensor or array, or not of a dtype that the stage takes.
         ValueError: fewer than two dimensions; unknown stage or precision.
-        RuntimeError: the stage's backend is not installed; A requires a gradient.
+        RuntimeError: the stage's backend is not installed; the stage does not run on A's device;
+            A requires a gradient.
+        torch.cuda.OutOfMemoryError: too little memory; the message says how much is needed.
 
     Cost: 2n^2 (m - n/3) flops a matrix. Accuracy: qrlib.certify. Source: LAPACK xGEQRF.
     """
     check_matrix("A", A)
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
-    geqrf = _pick(A, stage)
-    H, tau = geqrf(flat(A))
+    check_precision(precision)
+    H, tau = _factor(flat(A), stage)
     m, n = A.shape[-2:]
     return QR(H.reshape(A.shape), tau.reshape(*A.shape[:-2], min(m, n)))
 
@@ -164,21 +163,75 @@ def orthogonalize(A, *, positive_diag=False, stage="auto", precision="fp32"):
     return qr(A, positive_diag=positive_diag, stage=stage, precision=precision)[0]
 
 
-def _pick(A, stage):
-    """The function [B, m, n] -> QR that `stage` names for such an A."""
-    if stage == "auto":
-        if isinstance(A, np.ndarray):
-            return _lapack_numpy
-        return _lapack_torch if A.device.type == "cpu" else _stage("s04_recursive").geqrf
+def auto_stage(A, *, replayed=False):
+    """The name of the stage that is fastest for such an A [B, m, n] on a GPU.
+
+    Args:
+        replayed: by a CUDA graph, where a launch costs next to nothing.
+    """
+    B, m, n = A.shape
+    if str(A.dtype) == "torch.float64":
+        return "s04_recursive"
+    return "s07_whole" if _stage("s07_whole").pays(B, m, n, replayed) else "s06_update"
+
+
+def runs(A, stage):
+    """The module of a stage that can take such an A [B, m, n]; an error says why it cannot."""
     module = _stage(stage)
-    if isinstance(A, np.ndarray) and stage != "s01_mirror":
+    if isinstance(A, np.ndarray):
+        if stage == "s01_mirror":
+            return module
         raise TypeError(
             f"stage {stage} takes torch tensors; got a numpy.ndarray; "
             "use torch.from_numpy(A), or stage='s01_mirror'"
         )
-    if not isinstance(A, np.ndarray) and stage == "s01_mirror":
-        return partial(_through_numpy, module.geqrf)
-    return module.geqrf
+    if not hasattr(module, "triton"):
+        return module
+    if str(A.dtype) != "torch.float32":
+        raise TypeError(
+            f"stage {stage} takes float32; got {A.dtype}; convert it, or use stage='s04_recursive'"
+        )
+    from qrlib.jit import interpreted
+
+    if A.device.type != "cuda" and not interpreted(module.tiles.geqr2):
+        raise RuntimeError(
+            f"stage {stage} runs on an NVIDIA GPU; got a tensor on {A.device}; use A.cuda() where "
+            "there is one, stage='auto', or Triton's interpreter, which is slow: set "
+            "TRITON_INTERPRET=1 before qrlib is imported"
+        )
+    return module
+
+
+@contextmanager
+def refuse(A, stage, module):
+    """In here, a GPU that is out of memory says how much the stage needs for such an A."""
+    import torch
+
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        from qrlib.launches import memory
+
+        needed = memory(module.geqrf, A)
+        free, total = torch.cuda.mem_get_info(A.device)
+        raise torch.cuda.OutOfMemoryError(
+            f"stage {stage} needs {needed / 1e9:.2f} GB beside A for {list(A.shape)}; on "
+            f"{A.device} torch and others have left {free / 1e9:.2f} GB of {total / 1e9:.2f} GB; "
+            "give it the batch in parts, or free memory that torch holds"
+        ) from error
+
+
+def _factor(A, stage):
+    """QR of A [B, m, n] by the stage of that name."""
+    if isinstance(A, np.ndarray):
+        return _lapack_numpy(A) if stage == "auto" else runs(A, stage).geqrf(A)
+    if stage == "auto":
+        if A.device.type == "cpu":
+            return _lapack_torch(A)
+        stage = auto_stage(A)
+    module = runs(A, stage)
+    with refuse(A, stage, module):
+        return _through_numpy(module, A) if stage == "s01_mirror" else module.geqrf(A)
 
 
 def _lapack_numpy(A):
@@ -197,10 +250,10 @@ def _lapack_torch(A):
     return QR(unscale(H.contiguous(), s), tau)
 
 
-def _through_numpy(geqrf, A):
+def _through_numpy(module, A):
     import torch
 
-    H, tau = geqrf(A.cpu().numpy())
+    H, tau = module.geqrf(A.cpu().numpy())
     return QR(torch.from_numpy(H).to(A.device), torch.from_numpy(tau).to(A.device))
 
 

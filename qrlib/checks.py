@@ -10,6 +10,7 @@ import numpy as np
 from qrlib.compact import namespace
 
 DTYPES = ("float32", "float64")
+PRECISIONS = ("fp32", "fast")
 
 
 def shape_of(X):
@@ -36,6 +37,11 @@ def check_array(name, X):
             f"{name} requires a gradient, and this function has none to give; "
             f"pass {name}.detach(), or use torch.linalg.qr where a gradient is needed"
         )
+
+
+def check_precision(precision):
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
 
 
 def check_matrix(name, X):

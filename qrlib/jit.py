@@ -36,7 +36,7 @@ def import_triton():
 def compilable(kernel):
     """The kernel as the compiler wants it, and for so long all that it calls as well."""
     triton = import_triton()
-    if isinstance(kernel, triton.JITFunction):
+    if not interpreted(kernel):
         yield kernel
         return
     _restore_language()
@@ -60,9 +60,14 @@ def put(where, name, value):
         put(name, before)
 
 
+def interpreted(kernel):
+    """Whether a kernel goes through the interpreter, which was decided when it was defined."""
+    return not isinstance(kernel, import_triton().JITFunction)
+
+
 def as_jit(kernel):
     """A kernel's own JITFunction, though it be wrapped for the interpreter."""
-    return kernel if isinstance(kernel, import_triton().JITFunction) else _as_jit(kernel)
+    return _as_jit(kernel) if interpreted(kernel) else kernel
 
 
 @cache

@@ -6,6 +6,7 @@ would be launched, on the chip of the target with its number of multiprocessors.
 must not look at values for this to work; on a GPU it must not either, or the host would wait.
 """
 
+import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -81,6 +82,34 @@ def launches(stage, B, m, n, *, target="sm_100a", **options):
     with _on_paper(device_of(target), started):
         module.geqrf(torch.empty(B, m, n, device="meta"), **options)
     return started
+
+
+def memory(geqrf, A, *, target="sm_90a"):
+    """Bytes that geqrf holds at its highest, beside A [B, m, n], without allocating them."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    alive, most = [], 0
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal most
+            returned = func(*args, **(kwargs or {}))
+            made = returned if isinstance(returned, tuple | list) else (returned,)
+            alive[:] = [X for X in alive if X() is not None]
+            alive.extend(weakref.ref(X) for X in made if isinstance(X, torch.Tensor))
+            storages = [X().untyped_storage() for X in alive]
+            # views share their storage
+            held = {s._cdata: s.nbytes() for s in storages if s._cdata != given}
+            most = max(most, sum(held.values()))
+            return returned
+
+    with _on_paper(device_of(target), []):
+        on_paper = torch.empty_strided(A.shape, A.stride(), dtype=A.dtype, device="meta")
+        given = on_paper.untyped_storage()._cdata
+        with Counting():
+            geqrf(on_paper)
+    return most
 
 
 def device_of(target):

@@ -10,49 +10,62 @@ import triton.language as tl
 
 from qrlib import tiles
 
-BR, BC = 64, 64
+# registers hold this many numbers of a matrix, so that it is read once
+TILE = 1 << 14
 
 
 @triton.jit
 def scale_kernel(
     A_ptr, H_ptr, e_ptr, m, n, log_m,
     stride_ab, stride_am, stride_an, stride_hb, stride_hm,
-    BR: tl.constexpr, BC: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
-    """H <- A 2^-e, e [B, n] such that no column of H is longer than 1. BC columns a program."""
+    """H <- A 2^-e, e [B, n] such that no column of H is longer than 1. BC columns a program.
+
+    ONCE: a tile has all rows, and stays; else A is read twice.
+    """
     b = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
     r = tl.arange(0, BR)[:, None]
-    A_ptrs = A_ptr + b * stride_ab + c.to(tl.int64)[None, :] * stride_an
-    top = tl.zeros([BR, BC], tl.float32)
-    for r0 in range(0, m, BR):
-        i = (r0 + r).to(tl.int64)
-        a = tl.load(A_ptrs + i * stride_am, mask=(i < m) & (c[None, :] < n), other=0.0)
-        top = tl.maximum(top, tl.abs(a), tl.PropagateNan.ALL)
-    e = tl.minimum(tiles.exponent_of(tl.max(top, axis=0)) + log_m, 126)
+    A_ptrs = A_ptr + b * stride_ab + c.to(tl.int64) * stride_an
+    H_ptrs = H_ptr + b * stride_hb + c
+    if ONCE:
+        i = r.to(tl.int64)
+        a = tl.load(A_ptrs + i * stride_am, mask=(r < m) & (c < n), other=0.0)
+        e = _exponents(tl.abs(a), log_m)
+        tl.store(H_ptrs + i * stride_hm, a * tiles.power_of_two(-e), mask=(r < m) & (c < n))
+    else:
+        top = tl.zeros([BR, BC], tl.float32)
+        for r0 in range(0, m, BR):
+            i = (r0 + r).to(tl.int64)
+            a = tl.load(A_ptrs + i * stride_am, mask=(i < m) & (c < n), other=0.0)
+            top = tl.maximum(top, tl.abs(a), tl.PropagateNan.ALL)
+        e = _exponents(top, log_m)
+        for r0 in range(0, m, BR):
+            i = (r0 + r).to(tl.int64)
+            a = tl.load(A_ptrs + i * stride_am, mask=(i < m) & (c < n), other=0.0)
+            tl.store(H_ptrs + i * stride_hm, a * tiles.power_of_two(-e), mask=(i < m) & (c < n))
     tl.store(e_ptr + b * n + c, e, mask=c < n)
-    for r0 in range(0, m, BR):
-        i = (r0 + r).to(tl.int64)
-        inside = (i < m) & (c[None, :] < n)
-        a = tl.load(A_ptrs + i * stride_am, mask=inside, other=0.0)
-        H_ptrs = H_ptr + b * stride_hb + i * stride_hm + c[None, :]
-        tl.store(H_ptrs, a * tiles.power_of_two(-e)[None, :], mask=inside)
+
+
+@triton.jit
+def _exponents(top, log_m):
+    """[1, BC] of a tile of absolute values."""
+    return tl.minimum(tiles.exponent_of(tl.max(top, axis=0, keep_dims=True)) + log_m, 126)
 
 
 @triton.jit
 def unscale_kernel(
-    H_ptr, e_ptr, m, n, stride_hb, stride_hm, BR: tl.constexpr, BC: tl.constexpr
+    H_ptr, e_ptr, n, k, stride_hb, stride_hm, NB: tl.constexpr
 ):  # fmt: skip
-    """R <- R 2^e, on and above the diagonal. A program a tile; those below end at once."""
+    """R <- R 2^e in the NB x NB blocks on the diagonal of the first k columns."""
     b = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
-    i = tl.program_id(2) * BR + tl.arange(0, BR)[:, None]
-    if tl.program_id(2) * BR < (tl.program_id(1) + 1) * BC:
-        e = tl.load(e_ptr + b * n + c, mask=c < n, other=0)
-        H_ptrs = H_ptr + b * stride_hb + i.to(tl.int64) * stride_hm + c
-        upper = (i <= c) & (i < m) & (c < n)
-        h = tl.load(H_ptrs, mask=upper, other=0.0)
-        tl.store(H_ptrs, h * tiles.power_of_two(e), mask=upper)
+    first = tl.program_id(1) * NB
+    i, c = first + tl.arange(0, NB)[:, None], first + tl.arange(0, NB)[None, :]
+    upper = (i <= c) & (c < k)
+    H_ptrs = H_ptr + b * stride_hb + i.to(tl.int64) * stride_hm + c
+    e = tl.load(e_ptr + b * n + c, mask=c < k, other=0)
+    tl.store(H_ptrs, tl.load(H_ptrs, mask=upper, other=0.0) * tiles.power_of_two(e), mask=upper)
 
 
 def half_log2(m):
@@ -60,18 +73,33 @@ def half_log2(m):
     return (max(m - 1, 0).bit_length() + 1) // 2
 
 
+def tile(m):
+    """(rows, columns, warps) of a tile of `scale_kernel` for columns of m."""
+    BR = max(32, triton.next_power_of_2(m))
+    if BR * 16 > TILE:
+        return 64, 64, 4
+    return BR, min(64, TILE // BR), 8 if BR * 64 >= TILE else 4
+
+
 def scaled(A):
     """(H, e): H = A 2^-e column by column, row-major, none longer than 1; e: [B, n], int32."""
-    B, m, n = A.shape
-    H = A.new_empty(B, m, n)
-    e = A.new_empty(B, n, dtype=torch.int32)
-    grid = (B, triton.cdiv(n, BC))
-    scale_kernel[grid](A, H, e, m, n, half_log2(m), *A.stride(), *H.stride()[:2], BR=BR, BC=BC)
+    H, e = A.new_empty(A.shape), A.new_empty(A.shape[0], A.shape[2], dtype=torch.int32)
+    scale(A, H, e)
     return H, e
 
 
-def unscale(H, e):
-    """R <- R 2^e, in place."""
+def scale(A, H, e):
+    """Write H and e of `scaled`."""
+    B, m, n = A.shape
+    BR, BC, warps = tile(m)
+    scale_kernel[(B, triton.cdiv(n, BC))](
+        A, H, e, m, n, half_log2(m), *A.stride(), *H.stride()[:2],
+        BR=BR, BC=BC, ONCE=BR >= m, num_warps=warps,
+    )  # fmt: skip
+
+
+def unscale(H, e, nb):
+    """R <- R 2^e, in place, in the nb x nb blocks on the diagonal, as far as column min(m, n)."""
     B, m, n = H.shape
-    grid = (B, triton.cdiv(n, BC), triton.cdiv(min(m, n), BR))
-    unscale_kernel[grid](H, e, m, n, *H.stride()[:2], BR=BR, BC=BC)
+    k = min(m, n)
+    unscale_kernel[(B, triton.cdiv(k, nb))](H, e, n, k, *H.stride()[:2], NB=nb)

@@ -1,4 +1,4 @@
-"""The verbs of Householder QR as Triton tile arithmetic: no load, no store.
+"""The verbs of Householder QR as Triton tile arithmetic.
 
 A tile is a piece of a matrix that one program holds in its registers. Names are those of
 `householder.py`; shapes stand behind the line that makes them. A panel tile P is [BM, BN], rows and
@@ -143,21 +143,38 @@ def unit_lower(P, i, c):
 
 
 @triton.jit
-def dot(a, b, PRECISION: tl.constexpr):
-    """a b, for float32 tiles with entries of at most 1, with the arithmetic named.
+def product(a1, a2, b1, b2, total, PRECISION: tl.constexpr):
+    """total + a b, for factors in their parts, with the arithmetic named; see `parts`.
 
     PRECISION:
         "ieee": float32 multiply-adds, no tensor cores.
         "tf32x3": tensor cores; each factor as a sum of two tf32 numbers, three products.
-        "fp16x3": the same with float16, at twice the rate; 22 bits of a factor that is not tiny.
+        "fp16x3": the same with float16, at twice the rate; 22 bits of a factor that is not tiny,
+            and totals are 2^28 too large, until `whole`.
     """
     if PRECISION == "fp16x3":
-        a1, a2 = split(a)
-        b1, b2 = split(b)
         # small terms first
-        return (tl.dot(a1, b1, tl.dot(a1, b2, tl.dot(a2, b1)))) * (UNSPLIT * UNSPLIT)
+        return tl.dot(a1, b1, tl.dot(a1, b2, tl.dot(a2, b1, total)))
     else:
-        return tl.dot(a, b, input_precision=PRECISION)
+        return tl.dot(a1, b1, total, input_precision=PRECISION)
+
+
+@triton.jit
+def parts(x, PRECISION: tl.constexpr):
+    """A float32 tile with entries of at most 1 as a factor of `product`: in two parts, or twice."""
+    if PRECISION == "fp16x3":
+        return split(x)
+    else:
+        return x, x
+
+
+@triton.jit
+def whole(total, PRECISION: tl.constexpr):
+    """What a product is worth."""
+    if PRECISION == "fp16x3":
+        return total * (UNSPLIT * UNSPLIT)
+    else:
+        return total
 
 
 @triton.jit
@@ -166,3 +183,24 @@ def split(x):
     x = x * SPLIT
     hi = x.to(tl.float16)
     return hi, (x - hi.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def load_factor(ptrs, lo, mask, PRECISION: tl.constexpr):
+    """A factor in its parts: kept as pairs of float16 numbers, `lo` elements apart, or float32."""
+    x = tl.load(ptrs, mask=mask, other=0.0)
+    if ptrs.dtype.element_ty == tl.float16:
+        return x, tl.load(ptrs + lo, mask=mask, other=0.0)
+    else:
+        return parts(x, PRECISION)
+
+
+@triton.jit
+def store_factor(ptrs, lo, x, mask):
+    """Keep it as pairs of float16 numbers, or as it is."""
+    if ptrs.dtype.element_ty == tl.float16:
+        hi, x = split(x)
+        tl.store(ptrs, hi, mask=mask)
+        tl.store(ptrs + lo, x, mask=mask)
+    else:
+        tl.store(ptrs, x, mask=mask)

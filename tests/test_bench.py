@@ -512,8 +512,8 @@ class TestClock:
         clock.overhead_us = 3.0
         slack = max(SLACK_US, SLACK * us)
         fine, late = (Time(us, 3 + share * slack, us + 50) for share in (0.9, 1.1))
-        assert clock.disagree([fine, fine, late]) is None
-        said = clock.disagree([fine, late, late])
+        assert clock.disagree([late, fine, late, fine]) is None
+        said = clock.disagree([late, fine, late, late])
         assert said.startswith("the clocks disagree") and f"{us:.0f} us by events" in said
 
     @pytest.mark.parametrize("dtype", (torch.float32, torch.float64))

@@ -14,6 +14,7 @@ from tables import FAMILIES, batch_of, normal
 import qrlib
 from qrlib import matrices, scaling
 from qrlib.certificate import LAPACK
+from qrlib.householder import larfb, larft
 from qrlib.jit import quick_reductions
 from qrlib.stages import s05_panel, s06_update, s07_whole
 from qrlib.tracer import trace
@@ -164,7 +165,7 @@ def test_precisions(stage, precision):
 
 @pytest.mark.parametrize("m", (1, 15, 40, 130))
 def test_panel_in_slices_is_the_panel_in_registers(m, monkeypatch):
-    """The kernel for panels taller than a tile, on panels that a tile can hold too."""
+    """The kernels for panels taller than a tile, on panels that a tile can hold too."""
     b = min(m, 13)
     A = normal(2, m, b, seed=m).to(DEVICE)
     H1, tau1 = A.clone(), A.new_empty(2, b)
@@ -178,8 +179,6 @@ def test_panel_in_slices_is_the_panel_in_registers(m, monkeypatch):
 
 
 def test_t_is_that_of_larft():
-    from qrlib.householder import larft
-
     H = normal(2, 40, 11).to(DEVICE)
     tau = H.new_empty(2, 11)
     V, T = s05_panel.panel(H, tau)
@@ -187,31 +186,98 @@ def test_t_is_that_of_larft():
     torch.testing.assert_close(T, larft(V, tau), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shares", (1, 3))
-def test_update_in_shares(shares, monkeypatch):
+@pytest.fixture(params=(1, 3), ids="shares={}".format)
+def shares(request, monkeypatch):
     """Rows shared out among programs give what one program gives."""
-    V = qrlib.unpack_v(normal(2, 130, 20)).to(DEVICE)
-    tau = 2 / (V * V).sum(-2)
-    from qrlib.householder import larfb, larft
 
-    T, C = larft(V, tau), normal(2, 130, 70, seed=1).to(DEVICE) / 64
+    def _shares(B, tiles, m, device):
+        rows = math.ceil(m / request.param / 64) * 64
+        return math.ceil(m / rows), rows
+
+    monkeypatch.setattr(s06_update, "_shares", _shares)
+
+
+def a_reflector(m, nb, seed):
+    """(V, T) of nb Householder vectors: unit lower trapezoidal, and larft's."""
+    V = qrlib.unpack_v(normal(2, m, nb, seed=seed) / m**0.5).to(DEVICE)
+    return V, larft(V, 2 / (V * V).sum(-2))
+
+
+def factor_of(V, precision):
+    """V as stage 6 keeps it."""
+    B, m, nb = V.shape
+    F = s06_update.factors(B, m, precision, V)[..., :nb]
+    if precision == "fp16x3":
+        hi = (V * 2**14).half()
+        F[:, 0], F[:, 1] = hi, (V * 2**14 - hi).half()
+    else:
+        F.copy_(V)
+    return F
+
+
+@pytest.mark.parametrize("precision", ("ieee", "fp16x3"))
+@pytest.mark.parametrize("nb", (7, 20))
+def test_update_by_one_panel(shares, nb, precision):
+    V, T = a_reflector(130, nb, 0)
+    C = normal(2, 130, 70, seed=1).to(DEVICE) / 64
     expected = larfb(V, T, C)
-    rows = math.ceil(130 / shares / 64) * 64
-    monkeypatch.setattr(s06_update, "_shares", lambda *_: (math.ceil(130 / rows), rows))
-    s06_update.update(V, T, C, "ieee")
+    s06_update.update(factor_of(V, precision), T, C, precision)
     torch.testing.assert_close(C, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_scaling_there_and_back():
+def test_update_by_two_panels(shares):
+    """(I - V2 T2 V2^T)(I - V1 T1 V1^T) C at once, and the rows that are done in A's scale."""
+    V1, T1 = a_reflector(200, 64, 0)
+    V2, T2 = a_reflector(136, 20, 2)
+    C = normal(2, 200, 30, seed=1).to(DEVICE) / 64
+    expected = larfb(V1, T1, C)
+    expected[:, 64:] = larfb(V2, T2, expected[:, 64:])
+    e = torch.arange(2 * 30, dtype=torch.int32, device=DEVICE).view(2, 30) % 5
+    expected[:, :84] *= torch.exp2(e[:, None].float())
+    V = torch.zeros(2, 200, 84, device=DEVICE)
+    V[:, :, :64], V[:, 64:, 64:] = V1, V2
+    T = torch.full((2, 128, 64), float("nan"), device=DEVICE)
+    T[:, :64], T[:, 64:84, :20] = T1, T2
+    G = torch.zeros(2, 64, 64, device=DEVICE)
+    G[:, :20] = V2.mT @ V1[:, 64:]
+    F = factor_of(V, "fp16x3")
+    s06_update.update(F, T, C, "fp16x3", G=G, e=e, done=84)
+    torch.testing.assert_close(C, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ("ieee", "fp16x3"))
+@pytest.mark.parametrize("nb", (16, 50, 64))
+def test_wide_panel(shares, nb, precision):
+    """V, T and V^T U of a wide panel are those of larft, and of the panel left of it."""
+    H = normal(2, 200, 64 + nb, seed=nb).to(DEVICE) / 16
+    V, T, tau = H.new_zeros(2, 200, 64), H.new_zeros(2, 128, 64), H.new_empty(2, 64 + nb)
+    F, G = s06_update.factors(2, 200, precision, H), H.new_empty(2, 64, 64)
+    s06_update.panel(H[:, :, :64], tau[:, :64], V, T[:, :64], None, precision, F[..., :64])
+    U = V.clone()
+    V, T2, F2 = V[:, :136, :nb], T[:, 64:], F[..., 64:, 64 : 64 + nb]
+    s06_update.panel(H[:, 64:, 64:], tau[:, 64:], V, T2, G, precision, F2)
+    assert torch.equal(V, qrlib.unpack_v(H[:, 64:, 64:]))
+    assert torch.equal(F2, factor_of(V, precision))
+    torch.testing.assert_close(T2[:, :nb, :nb], larft(V, tau[:, 64:]), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(G[:, :nb], V.mT @ U[:, 64:], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("once", (True, False))
+def test_scaling_there_and_back(once, monkeypatch):
+    if not once:
+        monkeypatch.setattr(scaling, "TILE", 0)
     A = normal(2, 30, 70) * 10.0 ** torch.linspace(-37, 37, 70)
     A[0, :, 3] = 0
     H, e = scaling.scaled(A.to(DEVICE))
     assert H.norm(dim=1).max() <= 1
     # entries fill the range left to them: nothing is scaled down for no reason
     assert H.abs().amax(1)[1].min() > 2.0 ** -(scaling.half_log2(30) + 1.01)
-    scaling.unscale(H, e)
-    upper = torch.ones(30, 70).triu().bool()
-    assert torch.equal(H.cpu()[:, upper], A[:, upper])
+    scaled = H.cpu()
+    scaling.unscale(H, e, 16)
+    i = torch.arange(70)
+    back = (i[:30, None] <= i) & (i[:30, None] // 16 == i // 16) & (i < 30)
+    assert torch.equal(H.cpu()[:, back], A[:, back])
+    assert torch.equal(H.cpu()[:, ~back], scaled[:, ~back])
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="accesses are traced in the interpreter")

@@ -18,7 +18,7 @@ class Time(NamedTuple):
     """Microseconds of one call.
 
     us: between the events. late_us: from the last event until the GPU was idle, by the host.
-    host_us: from before the call until then.
+    host_us: from before the call, and before the sweep on a GPU, until then.
     """
 
     us: float
@@ -28,6 +28,10 @@ class Time(NamedTuple):
 
 class Clock:
     """Times calls on a device; the cache is swept before each of them, and that is not timed.
+
+    On a GPU the sweep is still running when the host begins to launch, as in
+    `triton.testing.do_bench`: what the events tell is how long the GPU takes, for calls whose
+    launches keep ahead of it.
 
     Args:
         device: a torch.device.
@@ -42,12 +46,12 @@ class Clock:
         self.buffer = torch.zeros(sweep, dtype=torch.uint8, device=device)
         # asking an idle GPU whether it is idle takes a little, too
         empty = [self(lambda A: A, None)[1] for _ in range(20)]
-        self.overhead_us = statistics.median(t.late_us for t in empty)
+        self.overhead_us = min(t.late_us for t in empty)
 
     def __call__(self, call, A):
         """(what call(A) returned, Time)."""
-        self.buffer.add_(1)
         if not self.cuda:
+            self.buffer.add_(1)
             begin = time.perf_counter()
             returned = call(A)
             us = 1e6 * (time.perf_counter() - begin)
@@ -56,6 +60,7 @@ class Clock:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         begin = time.perf_counter()
+        self.buffer.add_(1)
         start.record(stream)
         returned = call(A)
         stop.record(stream)
@@ -68,7 +73,9 @@ class Clock:
 
     def disagree(self, times):
         """A sentence when the GPU was still at work after the events of these calls, or None."""
-        us, late, host = (statistics.median(each) for each in zip(*times))
+        us, _, host = (statistics.median(each) for each in zip(*times))
+        # the host is late by itself in many calls, but not in three of four
+        late = sorted(time.late_us for time in times)[len(times) // 4]
         if late - self.overhead_us <= max(SLACK_US, SLACK * us):
             return None
         return (

@@ -1,8 +1,8 @@
 """Stage 5, the panel stays on the chip: read once, factored, V and T leave with it. Triton.
 
-One program has one matrix. A panel that fits is held in registers from the first mirror to the
-last; a taller one is walked through in slices, once a column, each slice updated and its part of
-the next column's inner products taken in the same visit. Loop and update are those of stage 3.
+One program has one matrix, and its panel stays in registers from the first mirror to the last. The
+rows of a taller panel are shared out, and a launch ends with every column, for that is how programs
+wait for one another. Loop and update are those of stage 3.
 """
 
 import triton
@@ -22,7 +22,8 @@ TABLE = {
     1024: (8, True),
     2048: (16, True),
 }
-SLICE = 512
+# rows that a program has of a taller panel
+SLICE = 256
 
 
 @triton.jit
@@ -41,8 +42,8 @@ def panel_kernel(
     P = tl.load(H_ptrs, mask=inside, other=0.0)  # [BM, BN]
     e = tiles.exponent_of(tl.max(tl.abs(P), axis=0, keep_dims=True))
     P, tau, T = tiles.geqr2(P * tiles.power_of_two(-e), nb, BM, BN, UNROLL)
-    V = tiles.unit_lower(P, i, c)
     tl.store(H_ptrs, tl.where(i <= c, P * tiles.power_of_two(e), P), mask=inside)
+    V = tiles.unit_lower(P, i, c)
     tl.store(V_ptr + b * stride_vb + i * stride_vm + c, V, mask=inside)
     tl.store(tau_ptr + b * stride_taub + c, tau, mask=c < nb)
     _store_t(T_ptr + b * stride_tb, stride_tm, T, nb, BN)
@@ -55,74 +56,86 @@ def _store_t(T_ptr, stride, T, nb, BN: tl.constexpr):
 
 
 @triton.jit
-def _slice(ptr, i, c, m, nb, stride):
-    """Pointers and mask of rows i, columns c of a panel."""
-    return ptr + i.to(tl.int64) * stride + c, (i < m) & (c < nb)
+def tops_kernel(
+    H_ptr, tops_ptr, m, nb, stride_hb, stride_hm, BR: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
+    """tops [B, slices, BN]: the largest of each column of a panel, in slices of BR rows."""
+    b, slice = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i = slice * BR + tl.arange(0, BR)[:, None]
+    c = tl.arange(0, BN)[None, :]
+    H_ptrs = H_ptr + b * stride_hb + i.to(tl.int64) * stride_hm + c
+    P = tl.load(H_ptrs, mask=(i < m) & (c < nb), other=0.0)
+    top = tl.max(tl.abs(P), axis=0, keep_dims=True)
+    tl.store(tops_ptr + (b * tl.num_programs(1) + slice) * BN + c, top)
 
 
 @triton.jit
-def tall_panel_kernel(
-    H_ptr, tau_ptr, V_ptr, T_ptr,
-    m, nb,
+def _over_slices(ptr, slices, MAX: tl.constexpr, BN: tl.constexpr):
+    """The sums, or maxima, of what the slices of a panel left in ptr [slices, BN]. [1, BN]"""
+    s, c = tl.arange(0, 32)[:, None], tl.arange(0, BN)[None, :]
+    found = tl.zeros([32, BN], tl.float32)
+    for s0 in range(0, slices, 32):
+        x = tl.load(ptr + (s0 + s) * BN + c, mask=s0 + s < slices, other=0.0)
+        found = tl.maximum(found, x, tl.PropagateNan.ALL) if MAX else found + x
+    if MAX:
+        return tl.max(found, axis=0, keep_dims=True)
+    return tl.sum(found, axis=0, keep_dims=True)
+
+
+@triton.jit(do_not_specialize=["j"])
+def column_kernel(
+    H_ptr, tau_ptr, V_ptr, T_ptr, tops_ptr, sums_ptr, row_ptr,
+    j, m, nb,
     stride_hb, stride_hm, stride_vb, stride_vm, stride_tb, stride_tm, stride_taub,
-    BR: tl.constexpr, BN: tl.constexpr,
+    BR: tl.constexpr, BN: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """The same for any m: the panel lives in V, and BR rows of it at a time in registers."""
-    b = tl.program_id(0).to(tl.int64)
-    H_ptr += b * stride_hb
-    V_ptr += b * stride_vb
-    rows, c = tl.arange(0, BR)[:, None], tl.arange(0, BN)[None, :]
-    top = tl.zeros([BR, BN], tl.float32)
-    for r0 in range(0, m, BR):
-        ptrs, inside = _slice(H_ptr, r0 + rows, c, m, nb, stride_hm)
-        top = tl.maximum(top, tl.abs(tl.load(ptrs, mask=inside, other=0.0)), tl.PropagateNan.ALL)
-    e = tiles.exponent_of(tl.max(top, axis=0, keep_dims=True))
-    # the slices' products with column 0; summed over the rows once, when all slices are in
-    products = tl.zeros([BR, BN], tl.float32)
-    for r0 in range(0, m, BR):
-        i = r0 + rows
-        ptrs, inside = _slice(H_ptr, i, c, m, nb, stride_hm)
-        P = tl.load(ptrs, mask=inside, other=0.0) * tiles.power_of_two(-e)
-        ptrs, inside = _slice(V_ptr, i, c, m, nb, stride_vm)
-        tl.store(ptrs, P, mask=inside)
-        column = tl.sum(tl.where(c == 0, P, 0.0), axis=1, keep_dims=True)
-        products += tl.where(i > 0, column, 0.0) * P
-    tau = tl.zeros([1, BN], tl.float32)
-    T = tl.zeros([BN, BN], tl.float32)
-    for j in range(nb):
-        # what this program stored it loads again: all of its threads must have stored
-        tl.debug_barrier()
-        g = tl.sum(products, axis=0, keep_dims=True)
-        row = tl.load(V_ptr + j * stride_vm + c, mask=c < nb, other=0.0)
-        beta, scale, tau_j = tiles.larfg(tiles.at(row, c == j), tiles.at(g, c == j))
+    """A slice of a panel after mirror j - 1, and its share of what mirror j has to know.
+
+    The panel lives in H. Scratch that one launch writes and the next reads: sums [2, B, slices, BN]
+    and row [2, B, BN], the slices' products with column j, and row j; tops from tops_kernel.
+    """
+    b, slice, slices = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    i = slice * BR + tl.arange(0, BR)[:, None]
+    c, k = tl.arange(0, BN)[None, :], tl.arange(0, BN)[:, None]
+    inside = (i < m) & (c < nb)
+    H_ptrs = H_ptr + b * stride_hb + i.to(tl.int64) * stride_hm + c
+    T_ptrs = T_ptr + b * stride_tb + k * stride_tm + c
+    square = (k < nb) & (c < nb)
+    batch = tl.num_programs(0).to(tl.int64)
+    # one half is read while the other is written
+    before, now = (j + 1) % 2 * batch + b, j % 2 * batch + b
+    P = tl.load(H_ptrs, mask=inside, other=0.0)  # [BR, BN]
+    if FIRST or LAST:
+        top = _over_slices(tops_ptr + b * slices * BN, slices, True, BN)
+        e = tiles.exponent_of(top)
+    if FIRST:
+        P *= tiles.power_of_two(-e)
+        if slice == 0:
+            tl.store(T_ptrs, tl.zeros([BN, BN], tl.float32), mask=square)
+    else:
+        g = _over_slices(sums_ptr + before * slices * BN, slices, False, BN)
+        row = tl.load(row_ptr + before * BN + c)
+        d = j - 1
+        beta, scale, tau_d = tiles.larfg(tiles.at(row, c == d), tiles.at(g, c == d))
         z = row + scale * g
-        T = tiles.larft_column(T, z, tau_j, j, BN)
-        tau = tl.where(c == j, tau_j, tau)
-        w = tau_j * tl.where(c > j, z, 0.0)
-        products = tl.zeros([BR, BN], tl.float32)
-        # and none may store before all have loaded row j
-        tl.debug_barrier()
-        for r0 in range(j // BR * BR, m, BR):
-            i = r0 + rows
-            ptrs, inside = _slice(V_ptr, i, c, m, nb, stride_vm)
-            P = tl.load(ptrs, mask=inside, other=0.0)
-            column = tl.sum(tl.where(c == j, P, 0.0), axis=1, keep_dims=True)
-            v = tl.where(i > j, scale * column, tl.where(i == j, 1.0, 0.0))
-            stored = tl.where(i > j, v, tl.where(i == j, beta, column))
-            P = tl.where(c == j, stored, P - v * w)
-            tl.store(ptrs, P, mask=inside)
-            column = tl.sum(tl.where(c == j + 1, P, 0.0), axis=1, keep_dims=True)
-            products += tl.where(i > j + 1, column, 0.0) * P
-    tl.debug_barrier()
-    for r0 in range(0, m, BR):
-        i = r0 + rows
-        ptrs, inside = _slice(V_ptr, i, c, m, nb, stride_vm)
-        P = tl.load(ptrs, mask=inside, other=0.0)
-        tl.store(ptrs, tiles.unit_lower(P, i, c), mask=inside)
-        ptrs, inside = _slice(H_ptr, i, c, m, nb, stride_hm)
-        tl.store(ptrs, tl.where(i <= c, P * tiles.power_of_two(e), P), mask=inside)
-    tl.store(tau_ptr + b * stride_taub + c, tau, mask=c < nb)
-    _store_t(T_ptr + b * stride_tb, stride_tm, T, nb, BN)
+        column = tl.sum(tl.where(c == d, P, 0.0), axis=1, keep_dims=True)
+        v = tl.where(i > d, scale * column, tl.where(i == d, 1.0, 0.0))
+        stored = tl.where(i > d, v, tl.where(i == d, beta, column))
+        P = tl.where(c == d, stored, P - v * (tau_d * tl.where(c > d, z, 0.0)))
+        if slice == 0:
+            T = tl.load(T_ptrs, mask=square, other=0.0)
+            tl.store(T_ptrs, tiles.larft_column(T, z, tau_d, d, BN), mask=square)
+            tl.store(tau_ptr + b * stride_taub + c, tau_d, mask=c == d)
+    if LAST:
+        tl.store(H_ptrs, tl.where(i <= c, P * tiles.power_of_two(e), P), mask=inside)
+        V_ptrs = V_ptr + b * stride_vb + i.to(tl.int64) * stride_vm + c
+        tl.store(V_ptrs, tiles.unit_lower(P, i, c), mask=inside)
+    else:
+        tl.store(H_ptrs, P, mask=inside)
+        column = tl.sum(tl.where(c == j, P, 0.0), axis=1, keep_dims=True)
+        g = tl.sum(tl.where(i > j, column, 0.0) * P, axis=0, keep_dims=True)
+        tl.store(sums_ptr + (now * slices + slice) * BN + c, g)
+        tl.store(row_ptr + now * BN + c + 0 * i, P, mask=i == j)
 
 
 def launch(H, tau, V, T):
@@ -133,17 +146,28 @@ def launch(H, tau, V, T):
     B, m, nb = H.shape
     strides = (*H.stride()[:2], *V.stride()[:2], *T.stride()[:2], tau.stride(0))
     BM = max(min(TABLE), triton.next_power_of_2(m))
-    if BM in TABLE:
+    # its offsets are of 32 bits: those of 64 take twice the registers, for as long as it runs
+    if BM in TABLE and BM * H.stride(1) < 2**31:
         warps, unroll = TABLE[BM]
         panel_kernel[(B,)](
             H, tau, V, T, m, nb, *strides, BM=BM, BN=NB, UNROLL=unroll, num_warps=warps
         )
-    else:
-        tall_panel_kernel[(B,)](H, tau, V, T, m, nb, *strides, BR=SLICE, BN=NB, num_warps=32)
+        return
+    slices = triton.cdiv(m, SLICE)
+    tops, sums, row = (H.new_empty(x) for x in (B * slices * NB, 2 * B * slices * NB, 2 * B * NB))
+    grid, shape = (B, slices), {"BR": SLICE, "BN": NB, "num_warps": 4}
+    tops_kernel[grid](H, tops, m, nb, *H.stride()[:2], **shape)
+    for j in range(nb + 1):
+        column_kernel[grid](
+            H, tau, V, T, tops, sums, row, j, m, nb, *strides,
+            FIRST=j == 0, LAST=j == nb, **shape,
+        )  # fmt: skip
 
 
 def panel(H, tau):
-    """Factor a panel of at most 16 columns in one launch and give its block reflector.
+    """Factor a panel of at most 16 columns and give its block reflector.
+
+    One launch up to 2048 rows, one a column, and two, beyond.
 
     Args:
         H: [B, m, b], a view with unit column stride; overwritten. tau: [B, b], overwritten.

@@ -1,8 +1,9 @@
 """Stage 6, the update in one launch, W = V^T C, Z = T^T W, C -= V Z, and panels in panels. Triton.
 
-A wide panel is factored as narrow ones that update only its own rest, so what lies to its right is
-read for every 64 columns and not for every 16. Products go to tensor cores, their precision named.
-Where a batch is too small to fill the chip the rows are shared out, and W is summed on the way.
+A wide panel is factored as narrow ones that update only its own rest, and two wide panels make one
+update: what lies to their right is read for every 128 columns and not for every 16. Products go to
+tensor cores, their precision named. Where a batch is too small to fill the chip the rows are shared
+out, and W is summed on the way.
 """
 
 import torch
@@ -14,9 +15,11 @@ from qrlib.compact import QR
 from qrlib.scaling import scaled, unscale
 from qrlib.stages import s05_panel
 
-# columns of a wide and a narrow panel; rows and columns of a tile of the update
+# columns of a wide and a narrow panel
 NB, N0 = 64, 16
-BR, BC = 64, 64
+# (rows, columns of a tile, warps, stages of the pipeline) of an update by one narrow panel, one
+# wide one and two, measured on one H200, 2026-11-29, Triton 3.6, with 640 matrices of 512
+TABLE = {1: (64, 64, 4, 3), 4: (64, 64, 4, 3), 8: (32, 128, 4, 2)}
 # of the small products with T, which may be larger than 1: no float16. In "ieee" a product of
 # 64 x 64 tiles is 2,000 multiply-adds a thread, and their registers spill
 SMALL = tl.constexpr("tf32x3")
@@ -29,38 +32,76 @@ def _load(ptr, i, c, m, n, stride):
 
 @triton.jit
 def inner_products(
-    V_ptr, C_ptr, c, m, n, nb, stride_vm, stride_cm,
-    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
+    V_ptr, C_ptr, c, m, n, nb, lo, stride_vm, stride_cm,
+    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """W = V^T C over m rows, for columns c of C. [NB, BC]"""
+    """V^T C over m rows, for columns c of C; for two panels side by side, if TWO. [NB, BC] each"""
     i, k = tl.arange(0, BR)[:, None], tl.arange(0, NB)[None, :]
-    W = tl.zeros([NB, BC], tl.float32)
+    # where there are two, only the second may be narrower
+    nb1 = NB if TWO else nb
+    W, X = tl.zeros([NB, BC], tl.float32), tl.zeros([NB, BC], tl.float32)
     for r0 in range(0, m, BR):
-        V = _load(V_ptr, i, k, m - r0, nb, stride_vm)  # [BR, NB]
-        C = _load(C_ptr, i, c, m - r0, n, stride_cm)  # [BR, BC]
-        W += tiles.dot(tl.trans(V), C, PRECISION)
+        c1, c2 = tiles.parts(_load(C_ptr, i, c, m - r0, n, stride_cm), PRECISION)  # [BR, BC]
+        v1, v2 = _factor(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)  # [BR, NB]
+        W = tiles.product(tl.trans(v1), tl.trans(v2), c1, c2, W, PRECISION)
+        if TWO:
+            v1, v2 = _factor(V_ptr + NB, lo, i, k, m - r0, nb, stride_vm, PRECISION)
+            X = tiles.product(tl.trans(v1), tl.trans(v2), c1, c2, X, PRECISION)
         # the pointers walk, so that offsets stay small where a matrix is larger than 2^31
         V_ptr += BR * stride_vm
         C_ptr += BR * stride_cm
-    return W
+    return tiles.whole(W, PRECISION), tiles.whole(X, PRECISION)
+
+
+@triton.jit
+def _factor(ptr, lo, i, k, m, nb, stride, PRECISION: tl.constexpr):
+    return tiles.load_factor(ptr + i * stride + k, lo, (i < m) & (k < nb), PRECISION)
+
+
+@triton.jit
+def through_t(T_ptr, G_ptr, W, X, nb, stride_tm, NB: tl.constexpr, TWO: tl.constexpr):
+    """T^T W; for two panels T = [[T1, -T1 G^T T2], [0, T2]], with G = V2^T V1, is never formed."""
+    k, l = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    T = _load(T_ptr, k, l, NB if TWO else nb, NB if TWO else nb, stride_tm)
+    Z = tl.dot(tl.trans(T), W, input_precision=SMALL)
+    if TWO:
+        X -= tl.dot(tl.load(G_ptr + k * NB + l), Z, input_precision=SMALL)
+        T = _load(T_ptr + NB * stride_tm, k, l, nb, nb, stride_tm)
+        X = tl.dot(tl.trans(T), X, input_precision=SMALL)
+    return Z, X
 
 
 @triton.jit
 def subtract(
-    V_ptr, T_ptr, W, C_ptr, c, m, n, nb, stride_vm, stride_tm, stride_cm,
-    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
+    V_ptr, Z, Y, C_ptr, e_ptr, c, m, n, nb, lo, done, stride_vm, stride_cm,
+    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """C <- C - V T^T W for m rows."""
-    i, k = tl.arange(0, BR)[:, None], tl.arange(0, NB)
-    T = _load(T_ptr, k[:, None], k[None, :], nb, nb, stride_tm)
-    Z = tl.dot(tl.trans(T), W, input_precision=SMALL)
-    # where columns of V are nearly dependent T is large, and so is Z, which dot wants below 1
-    e = tl.maximum(tiles.exponent_of(tl.max(tl.abs(Z))), 0)
-    Z *= tiles.power_of_two(-e)
+    """C <- C - V Z, and - V2 Y, for m rows. The first `done` rows are R's, and get A's scale."""
+    i, k = tl.arange(0, BR)[:, None], tl.arange(0, NB)[None, :]
+    nb1 = NB if TWO else nb
+    # where columns of V are nearly dependent T is large, and so is Z, and a factor is at most 1
+    top = tl.max(tl.abs(Z))
+    if TWO:
+        top = tl.maximum(top, tl.max(tl.abs(Y)))
+    e = tl.maximum(tiles.exponent_of(top), 0)
+    s = tiles.power_of_two(-e)
+    z1, z2 = tiles.parts(Z * s, PRECISION)
+    y1, y2 = tiles.parts(Y * s, PRECISION)
+    s = tiles.power_of_two(e)
+    if e_ptr is not None:
+        unscaled = tiles.power_of_two(tl.load(e_ptr + c, mask=c < n, other=0))
     for r0 in range(0, m, BR):
-        V = _load(V_ptr, i, k[None, :], m - r0, nb, stride_vm)
         C = _load(C_ptr, i, c, m - r0, n, stride_cm)
-        C -= tiles.dot(V, Z, PRECISION) * tiles.power_of_two(e)
+        v1, v2 = _factor(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)
+        D = tiles.product(v1, v2, z1, z2, tl.zeros([BR, BC], tl.float32), PRECISION)
+        if TWO:
+            v1, v2 = _factor(V_ptr + NB, lo, i, k, m - r0, nb, stride_vm, PRECISION)
+            D = tiles.product(v1, v2, y1, y2, D, PRECISION)
+        C -= tiles.whole(D, PRECISION) * s
+        if e_ptr is not None:
+            C = tl.where(i < done - r0, C * unscaled, C)
         tl.store(C_ptr + i * stride_cm + c, C, mask=(i < m - r0) & (c < n))
         V_ptr += BR * stride_vm
         C_ptr += BR * stride_cm
@@ -68,84 +109,147 @@ def subtract(
 
 @triton.jit
 def update_kernel(
-    V_ptr, T_ptr, C_ptr, m, n, nb,
-    stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm,
-    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
+    V_ptr, T_ptr, G_ptr, C_ptr, e_ptr, m, n, nb, lo, done,
+    stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
+    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """C <- C - V T^T V^T C for BC columns of one matrix: C is read twice and written once."""
     b = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
     V_ptr += b * stride_vb
     C_ptr += b * stride_cb
-    W = inner_products(V_ptr, C_ptr, c, m, n, nb, stride_vm, stride_cm, BR, NB, BC, PRECISION)
+    if e_ptr is not None:
+        e_ptr += b * stride_eb
+    W, X = inner_products(
+        V_ptr, C_ptr, c, m, n, nb, lo, stride_vm, stride_cm, BR, NB, BC, TWO, PRECISION
+    )  # fmt: skip
+    Z, Y = through_t(T_ptr + b * stride_tb, G_ptr + b * NB * NB, W, X, nb, stride_tm, NB, TWO)
     subtract(
-        V_ptr, T_ptr + b * stride_tb, W, C_ptr, c, m, n, nb, stride_vm, stride_tm, stride_cm,
-        BR, NB, BC, PRECISION,
+        V_ptr, Z, Y, C_ptr, e_ptr, c, m, n, nb, lo, done, stride_vm, stride_cm,
+        BR, NB, BC, TWO, PRECISION,
     )  # fmt: skip
 
 
 @triton.jit
 def share_kernel(
-    V_ptr, C_ptr, W_ptr, m, n, nb, rows, stride_vb, stride_vm, stride_cb, stride_cm,
-    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
+    V_ptr, C_ptr, W_ptr, m, n, nb, lo, rows, stride_vb, stride_vm, stride_cb, stride_cm,
+    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """W [B, shares, NB, n]: each program's share of V^T C, from `rows` rows."""
+    """W [B, shares, 1 or 2, NB, n]: each program's share of V^T C, from `rows` rows."""
     b = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
     begin = tl.program_id(2).to(tl.int64) * rows
-    W = inner_products(
+    W, X = inner_products(
         V_ptr + b * stride_vb + begin * stride_vm, C_ptr + b * stride_cb + begin * stride_cm, c,
-        tl.minimum(rows, (m - begin).to(tl.int32)), n, nb, stride_vm, stride_cm,
-        BR, NB, BC, PRECISION,
+        tl.minimum(rows, (m - begin).to(tl.int32)), n, nb, lo, stride_vm, stride_cm,
+        BR, NB, BC, TWO, PRECISION,
     )  # fmt: skip
-    share = b * tl.num_programs(2) + tl.program_id(2)
+    panels = 2 if TWO else 1
+    share = (b * tl.num_programs(2) + tl.program_id(2)) * panels
     k = tl.arange(0, NB)[:, None]
     tl.store(W_ptr + (share * NB + k) * n + c, W, mask=c < n)
+    if TWO:
+        tl.store(W_ptr + ((share + 1) * NB + k) * n + c, X, mask=c < n)
 
 
 @triton.jit
-def _sum_shares(W_ptr, b, c, n, shares, NB: tl.constexpr, BC: tl.constexpr):
+def _sum_shares(W_ptr, b, c, n, shares, which, panels, NB: tl.constexpr, BC: tl.constexpr):
     k = tl.arange(0, NB)[:, None]
     W = tl.zeros([NB, BC], tl.float32)
-    for share in range(shares):
-        W += tl.load(W_ptr + ((b * shares + share) * NB + k) * n + c, mask=c < n, other=0.0)
+    for first in range(0, shares, 4):
+        # four loads on their way at once
+        for s in tl.static_range(4):
+            share = first + s
+            at = (b * shares + share) * panels + which
+            inside = (c < n) & (share < shares)
+            W += tl.load(W_ptr + (at * NB + k) * n + c, mask=inside, other=0.0)
     return W
 
 
 @triton.jit
 def subtract_kernel(
-    V_ptr, T_ptr, W_ptr, C_ptr, m, n, nb, rows,
-    stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm,
-    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
+    V_ptr, T_ptr, G_ptr, W_ptr, C_ptr, e_ptr, m, n, nb, lo, rows, done,
+    stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
+    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """C <- C - V T^T W for `rows` rows, with W the sum of the shares."""
     b = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
-    W = _sum_shares(W_ptr, b, c, n, tl.num_programs(2), NB, BC)
+    panels = 2 if TWO else 1
+    W = _sum_shares(W_ptr, b, c, n, tl.num_programs(2), 0, panels, NB, BC)
+    X = W
+    if TWO:
+        X = _sum_shares(W_ptr, b, c, n, tl.num_programs(2), 1, panels, NB, BC)
+    Z, Y = through_t(T_ptr + b * stride_tb, G_ptr + b * NB * NB, W, X, nb, stride_tm, NB, TWO)
     begin = tl.program_id(2).to(tl.int64) * rows
+    if e_ptr is not None:
+        e_ptr += b * stride_eb
     subtract(
-        V_ptr + b * stride_vb + begin * stride_vm, T_ptr + b * stride_tb, W,
-        C_ptr + b * stride_cb + begin * stride_cm, c, tl.minimum(rows, (m - begin).to(tl.int32)),
-        n, nb, stride_vm, stride_tm, stride_cm, BR, NB, BC, PRECISION,
+        V_ptr + b * stride_vb + begin * stride_vm, Z, Y,
+        C_ptr + b * stride_cb + begin * stride_cm, e_ptr, c,
+        tl.minimum(rows, (m - begin).to(tl.int32)), n, nb, lo, (done - begin).to(tl.int32),
+        stride_vm, stride_cm, BR, NB, BC, TWO, PRECISION,
     )  # fmt: skip
 
 
 @triton.jit
-def join_kernel(T_ptr, W_ptr, G_ptr, nb, shares, NB: tl.constexpr, N0: tl.constexpr):
-    """T of a wide panel from the T of its narrow ones, which stand on its diagonal, and G = V^T V.
+def gram_kernel(
+    V_ptr, F_ptr, W_ptr, m, nb, lo, rows, stride_vb, stride_vm, stride_fb, stride_fm,
+    BR: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """V to its place F as a factor, and W [B, shares, 1 or 2, NB, NB]: shares of V^T V, and, if
+    TWO, of V^T U with the panel U left of F."""
+    b = tl.program_id(0).to(tl.int64)
+    begin = tl.program_id(1).to(tl.int64) * rows
+    V_ptr += b * stride_vb + begin * stride_vm
+    F_ptr += b * stride_fb + begin * stride_fm
+    m = tl.minimum(rows, (m - begin).to(tl.int32))
+    i, k = tl.arange(0, BR)[:, None], tl.arange(0, NB)[None, :]
+    W, X = tl.zeros([NB, NB], tl.float32), tl.zeros([NB, NB], tl.float32)
+    for r0 in range(0, m, BR):
+        V = _load(V_ptr, i, k, m - r0, nb, stride_vm)
+        tiles.store_factor(F_ptr + i * stride_fm + k, lo, V, (i < m - r0) & (k < nb))
+        v1, v2 = tiles.parts(V, PRECISION)
+        W = tiles.product(tl.trans(v1), tl.trans(v2), v1, v2, W, PRECISION)
+        if TWO:
+            u1, u2 = _factor(F_ptr - NB, lo, i, k, m - r0, NB, stride_fm, PRECISION)
+            X = tiles.product(tl.trans(v1), tl.trans(v2), u1, u2, X, PRECISION)
+        V_ptr += BR * stride_vm
+        F_ptr += BR * stride_fm
+    share = (b * tl.num_programs(1) + tl.program_id(1)) * (2 if TWO else 1)
+    r = tl.arange(0, NB)[:, None]
+    tl.store(W_ptr + (share * NB + r) * NB + k, tiles.whole(W, PRECISION))
+    if TWO:
+        tl.store(W_ptr + ((share + 1) * NB + r) * NB + k, tiles.whole(X, PRECISION))
 
-    Two neighbours T1, T2 join to [[T1, -T1 G12 T2], [0, T2]].
+
+@triton.jit(do_not_specialize=["shares"])
+def join_kernel(
+    T_ptr, G_ptr, W_ptr, shares, stride_tb, NB: tl.constexpr, N0: tl.constexpr, TWO: tl.constexpr
+):  # fmt: skip
+    """T of a wide panel from the T of its narrow ones, which stand on its diagonal, and V^T V.
+
+    Two neighbours T1, T2 join to [[T1, -T1 V1^T V2 T2], [0, T2]]. G [B, NB, NB] is V^T U, if TWO.
     """
     b = tl.program_id(0).to(tl.int64)
     r, c = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
-    G_ptr += b * NB * NB
-    T_ptr += b * NB * NB
-    tl.store(G_ptr + r * NB + c, _sum_shares(W_ptr, b, c, nb, shares, NB, NB))
+    panels = 2 if TWO else 1
+    T_ptr += b * stride_tb
+    if TWO:
+        G = _sum_shares(W_ptr, b, c, NB, shares, 1, panels, NB, NB)
+        tl.store(G_ptr + (b * NB + r) * NB + c, G)
+    # V^T V takes the place of its first share
+    G = _sum_shares(W_ptr, b, c, NB, shares, 0, panels, NB, NB)
+    W_ptr += b * shares * panels * NB * NB
+    tl.store(W_ptr + r * NB + c, G)
     # a tile has no parts: they come back from memory, once every thread has stored
     tl.debug_barrier()
-    _join(T_ptr, G_ptr, NB, N0)
+    _join(T_ptr, W_ptr, NB, N0)
     tl.debug_barrier()
-    _join(T_ptr, G_ptr, NB, 2 * N0)
+    _join(T_ptr, W_ptr, NB, 2 * N0)
 
 
 @triton.jit
@@ -162,8 +266,8 @@ def _join(T_ptr, G_ptr, NB: tl.constexpr, h: tl.constexpr):
 def _shares(B, tiles_, m, device):
     """How many programs share the rows of a matrix, so that the chip is full, and rows for each."""
     programs = 2 * _processors(device)
-    shares = max(1, min(programs // max(1, B * tiles_), triton.cdiv(m, 2 * BR)))
-    rows = triton.cdiv(triton.cdiv(m, shares), BR) * BR
+    shares = max(1, min(programs // max(1, B * tiles_), triton.cdiv(m, 128)))
+    rows = triton.cdiv(triton.cdiv(m, shares), 64) * 64
     return triton.cdiv(m, rows), rows
 
 
@@ -174,64 +278,110 @@ def _processors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def update(V, T, C, precision):
-    """C <- Q^T C in place. V: [B, m, nb], clean. T: [B, nb, nb]. C: [B, m, n], scaled."""
-    B, m, nb = V.shape
-    n = C.shape[2]
+def factors(B, m, precision, like):
+    """Memory for V: [B, m, 128], or pairs [B, 2, m, 128]; see tiles.store_factor."""
+    if precision == "fp16x3":
+        return like.new_empty(B, 2, m, 2 * NB, dtype=torch.float16)
+    return like.new_empty(B, m, 2 * NB)
+
+
+def _of_factor(V):
+    """(lo, strides) of a factor, for kernels."""
+    return V.stride(1) if V.ndim == 4 else 0, (V.stride(0), V.stride(-2))
+
+
+def update(V, T, C, precision, *, G=None, e=None, done=0):
+    """C <- Q^T C in place, by one panel of up to 64 columns or by two.
+
+    Args:
+        V: [B, m, nb] or pairs [B, 2, m, nb]; clean. T: [B, nb, nb], or for two panels
+            [B, 128, 64], theirs one above the other. G: [B, 64, 64], V2^T V1, if there are two.
+        C: [B, m, n], scaled. e: [B, n], the exponents of its scale.
+        done: rows that are R's from now on, and get the scale of A, if e is given.
+    """
+    B, m, n = C.shape
+    two = V.shape[-1] > NB
+    nb = V.shape[-1] - NB if two else V.shape[-1]
+    nk = NB if two or nb > N0 else N0
+    BR, BC, warps, stages = TABLE[8 if two else nk // N0]
+    BC = min(BC, max(16, triton.next_power_of_2(n)))
     columns = triton.cdiv(n, BC)
     shares, rows = _shares(B, columns, m, C.device)
-    vc, t = (*V.stride()[:2],), T.stride()[:2]
-    nk = NB if nb > N0 else N0
-    shape = {"BR": BR, "NB": nk, "BC": BC, "PRECISION": precision, "num_warps": 4}
+    lo, v = _of_factor(V)
+    t, c = T.stride()[:2], C.stride()[:2]
+    shape = {"BR": BR, "NB": nk, "BC": BC, "TWO": two, "PRECISION": precision, "num_warps": warps}
+    shape["num_stages"] = stages
+    # the kernel does not look at it
+    G = T if G is None else G
+    last = 0 if e is None else e.stride(0)
     if shares == 1:
-        update_kernel[(B, columns)](V, T, C, m, n, nb, *vc, *t, *C.stride()[:2], **shape)
+        update_kernel[(B, columns)](V, T, G, C, e, m, n, nb, lo, done, *v, *t, *c, last, **shape)
         return
-    W = V.new_empty(B, shares, nk, n)
+    W = C.new_empty(B, shares, 1 + two, nk, n)
     grid = (B, columns, shares)
-    share_kernel[grid](V, C, W, m, n, nb, rows, *vc, *C.stride()[:2], **shape)
-    subtract_kernel[grid](V, T, W, C, m, n, nb, rows, *vc, *t, *C.stride()[:2], **shape)
+    share_kernel[grid](V, C, W, m, n, nb, lo, rows, *v, *c, **shape)
+    subtract_kernel[grid](V, T, G, W, C, e, m, n, nb, lo, rows, done, *v, *t, *c, last, **shape)
 
 
-def panel(H, tau, V, T, G, precision):
+def panel(H, tau, V, T, G, precision, F):
     """Factor a panel of up to 64 columns as narrow ones. H: [B, m, b] and tau are overwritten.
 
-    V: [B, m, 64], and T, G: [B, 64, 64] are written: the block reflector, and scratch.
+    Args:
+        V: [B, m, b], zero where narrow panels have not begun, and T [B, 64, 64]: written, the
+            block reflector. F: [B, m, b] or pairs: written, V as a factor for updates.
+        G: None, or [B, 64, 64] for V^T U, with U the 64 columns on the left of F.
     """
     B, m, nb = H.shape
-    V[:, :nb] = 0
     for p in range(0, nb, N0):
         q = min(p + N0, nb)
         narrow = V[:, p:, p:q], T[:, p:q, p:q]
         s05_panel.launch(H[:, p:, p:q], tau[:, p:q], *narrow)
         if q < nb:
             update(*narrow, H[:, p:, q:], precision)
-    if nb > N0:
-        shares, rows = _shares(B, 1, m, H.device)
-        W = H.new_empty(B, shares, NB, nb)
-        v = V.stride()[:2]
-        share_kernel[(B, 1, shares)](
-            V, V, W, m, nb, nb, rows, *v, *v, BR=BR, NB=NB, BC=NB, PRECISION=precision, num_warps=4
-        )
-        join_kernel[(B,)](T, W, G, nb, shares, NB=NB, N0=N0, num_warps=4)
+    two = G is not None
+    shares, rows = _shares(B, 1, m, H.device)
+    W = H.new_empty(B, shares, 1 + two, NB, NB)
+    lo, f = _of_factor(F)
+    gram_kernel[(B, shares)](
+        V, F, W, m, nb, lo, rows, *V.stride()[:2], *f,
+        BR=64, NB=NB, TWO=two, PRECISION=precision, num_warps=4,
+    )  # fmt: skip
+    # the kernel does not look at it
+    G = T if G is None else G
+    join_kernel[(B,)](T, G, W, shares, T.stride(0), NB=NB, N0=N0, TWO=two, num_warps=4)
+
+
+def factor(H, e, tau, precision="fp16x3"):
+    """H 2^e = Q R in place, and R in the scale of A; see scaling.scaled. tau: [B, k], written."""
+    B, m, n = H.shape
+    k = min(m, n)
+    V, F = H.new_empty(B, m, NB), factors(B, m, precision, H)
+    G, T = H.new_empty(B, NB, NB), H.new_zeros(B, 2 * NB, NB)
+    # panels are kept from the first row on, so that what is above their diagonals stays zero
+    V[:, :NB] = 0
+    F[..., :NB, NB:] = 0
+    for j in range(0, k, 2 * NB):
+        p, q = min(j + NB, k), min(j + 2 * NB, k)
+        Vj, Fj = V[:, : m - j, : p - j], F[..., : m - j, : q - j]
+        panel(H[:, j:, j:p], tau[:, j:p], Vj, T[:, :NB], None, precision, Fj[..., : p - j])
+        if p < q:
+            update(Fj[..., :NB], T[:, :NB], H[:, j:, p:q], precision, e=e[:, p:q], done=NB)
+            Vp = V[:, : m - p, : q - p]
+            panel(H[:, p:, p:q], tau[:, p:q], Vp, T[:, NB:], G, precision, Fj[..., NB:, NB:])
+        if q < n:
+            update(Fj, T, H[:, j:, q:], precision, G=G, e=e[:, q:], done=q - j)
+    unscale(H, e, NB)
 
 
 def geqrf(A, *, precision="fp16x3"):
     """A = Q R by panels of 64, each of four of 16. A: [B, m, n]. Returns QR(H, tau).
 
-    The loop is that of stage 3, with its buffers made once.
+    The loop is that of stage 3, two panels at a time, with its buffers made once.
 
     Args:
-        precision: of the products; see tiles.dot.
+        precision: of the products; see tiles.product.
     """
-    B, m, n = A.shape
-    k = min(m, n)
     H, e = scaled(A)
-    tau = H.new_empty(B, k)
-    V, T, G = H.new_empty(B, m, NB), H.new_zeros(B, NB, NB), H.new_empty(B, NB, NB)
-    for j in range(0, k, NB):
-        w = min(NB, k - j)
-        panel(H[:, j:, j : j + w], tau[:, j : j + w], V[:, j:], T, G, precision)
-        if j + w < n:
-            update(V[:, j:, :w], T[:, :w, :w], H[:, j:, j + w :], precision)
-    unscale(H, e)
+    tau = H.new_empty(A.shape[0], min(A.shape[1:]))
+    factor(H, e, tau, precision)
     return QR(H, tau)

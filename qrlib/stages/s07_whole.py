@@ -12,7 +12,7 @@ from qrlib import tiles
 from qrlib.compact import QR
 from qrlib.scaling import half_log2
 from qrlib.stages import s06_update
-from qrlib.stages.s06_update import inner_products, subtract
+from qrlib.stages.s06_update import inner_products, subtract, through_t
 
 # by the rows a tile has to have: warps, columns of a panel, rows and columns of an updated tile
 TABLE = {
@@ -47,11 +47,13 @@ def step(
         tl.debug_barrier()
         for q in range(nb, n, BC):
             d = q + tl.arange(0, BC)[None, :]
-            W = inner_products(
-                V_ptr, H_ptr, d, m, n, nb, BN, stride_hm, BR, BN, BC, PRECISION
+            W, X = inner_products(
+                V_ptr, H_ptr, d, m, n, nb, 0, BN, stride_hm, BR, BN, BC, False, PRECISION
             )  # fmt: skip
+            Z, Y = through_t(T_ptr, None, W, X, nb, BN, BN, False)
             subtract(
-                V_ptr, T_ptr, W, H_ptr, d, m, n, nb, BN, BN, stride_hm, BR, BN, BC, PRECISION
+                V_ptr, Z, Y, H_ptr, None, d, m, n, nb, 0, 0, BN, stride_hm,
+                BR, BN, BC, False, PRECISION,
             )  # fmt: skip
     # the next step loads what this one stored, and so does the way back to the scale of A
     tl.debug_barrier()
@@ -88,8 +90,9 @@ def whole_kernel(
         stop = k if level == LEVELS - 1 else tl.minimum(k, m - (BM >> (level + 1)))
         for p in range(start, stop, BN):
             step(
-                H_ptr + p * n + p, tau_ptr + b * k + p, V_ptr + b * BM * BN, T_ptr + b * BN * BN,
-                m - p, n - p, n, BM >> level, BN, BR, BC, PRECISION,
+                H_ptr + p * n + p, tau_ptr + b * k + p,
+                V_ptr + b * BM * BN, T_ptr + b * BN * BN,
+                m - p, n - p, n, BM >> level, BN, min(BR, BM >> level), BC, PRECISION,
             )  # fmt: skip
         start += tl.cdiv(tl.maximum(stop - start, 0), BN) * BN
     for q in range(0, n, BC):
@@ -99,6 +102,14 @@ def whole_kernel(
         e = tl.load(e_ptr + c, mask=c < n, other=0)
         R = tl.load(H_ptrs, mask=upper, other=0.0)
         tl.store(H_ptrs, R * tiles.power_of_two(e)[None, :], mask=upper)
+
+
+def pays(B, m, n, replayed):
+    """Whether this stage's own kernel is faster than stage 6, which has a launch for every step.
+
+    Measured on one H200, 2026-11-29: XXX
+    """
+    return m <= (192 if replayed or B > 132 else 512)
 
 
 def geqrf(A, *, precision="fp16x3"):

@@ -1,0 +1,182 @@
+"""A factorization planned for a shape: its launches captured once as a CUDA graph, and replayed.
+
+Stage 6 starts a hundred kernels and more, and Python takes longer to start one than a small one
+takes to run. A graph is started once for all of them. And matrices of a batch know nothing of each
+other: a graph may have branches, in which some are in their panels, which wait, while others are in
+their updates, which fill the chip.
+"""
+
+import threading
+
+import torch
+
+from qrlib.api import auto_stage, refuse, runs
+from qrlib.checks import DTYPES, check_precision, shape_of
+from qrlib.compact import QR, flat
+from qrlib.scaling import scale
+
+# (rows of a matrix, branches): measured on one H200, 2026-11-29; below, a branch fills nothing
+BRANCHES = ((512, 2),)
+
+# a smaller A is copied to where the graph begins: that takes less than to start stage 6's first
+# kernel from Python, which reads it wherever it is
+COPIED = 1 << 22
+
+
+def plan(shape, *, stage="auto", precision="fp32", dtype=torch.float32, device="cuda"):
+    """Capture geqrf for one shape.
+
+    Args:
+        shape: (..., m, n). stage, precision: as for geqrf. dtype: float32 or float64.
+        device: an NVIDIA GPU.
+
+    Returns:
+        Plan, called with a tensor of that shape: H, tau = plan(A).
+
+    Raises:
+        ValueError: shape is not (..., m, n); device is not a GPU; unknown stage or precision.
+        TypeError: another dtype, or one that the stage does not take.
+        RuntimeError: no such GPU here; Triton is not installed.
+        torch.cuda.OutOfMemoryError: too little memory; the message says how much is needed.
+    """
+    return Plan(shape, stage, precision, dtype, torch.device(device))
+
+
+class Plan:
+    """H, tau = plan(A) for any A of the plan's shape, dtype and device, with any strides.
+
+    It holds its memory and its graph as long as it lives; `str` says how much that is. Calls may
+    come from any stream and thread: each waits for the one before.
+    """
+
+    def __init__(self, shape, stage, precision, dtype, device):
+        shape = torch.Size(shape)
+        if len(shape) < 2:
+            raise ValueError(f"shape must be (..., m, n); got {tuple(shape)}")
+        if str(dtype).removeprefix("torch.") not in DTYPES:
+            raise TypeError(f"dtype must be torch.float32 or torch.float64; got {dtype}")
+        check_precision(precision)
+        _check_device(device)
+        self.shape, self.dtype = shape, dtype
+        self.device = torch.device("cuda", device.index or 0)
+        # one number, seen as a batch: nothing is held yet
+        A = flat(torch.zeros((), dtype=dtype, device=self.device).expand(shape))
+        self.stage = auto_stage(A, replayed=True) if stage == "auto" else stage
+        module = runs(A, self.stage)
+        self._lock, self._free = threading.Lock(), torch.cuda.Event()
+        with torch.cuda.device(self.device), refuse(A, self.stage, module):
+            self._hold(module, A)
+
+    def _hold(self, module, A):
+        """Make the buffers, and the graph of all that follows their filling."""
+        B, m, n = A.shape
+        self.branches = 1
+        if hasattr(module, "factor") and A.numel() >= COPIED:
+            H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
+            tau = A.new_empty(B, min(m, n))
+            branches = max([1, *(k for rows, k in BRANCHES if m >= rows)])
+            parts = list(zip(*(X.chunk(branches) for X in (H, e, tau))))
+            self.branches = len(parts)
+            tasks = [lambda part=part: module.factor(*part) for part in parts]
+            self._fill = lambda A: scale(A, H, e)
+            self._buffers, self._result = (H, e, tau), lambda: QR(H, tau)
+        else:
+            X, found = A.clone(memory_format=torch.contiguous_format), []
+            tasks = [lambda: found.append(module.geqrf(X))]
+            self._fill = X.copy_
+            self._buffers, self._result = (X,), lambda: found[-1]
+        self._graph = None
+        if A.numel():
+            self._fill(A)
+            self._graph = _captured(tasks)
+        elif len(self._buffers) == 1:
+            tasks[0]()
+
+    def __call__(self, A, *, copy=True):
+        """QR(H, tau) of A, [..., m, n] and [..., k].
+
+        Args:
+            A: of the plan's shape, dtype and device, any strides; read.
+            copy: False gives the plan's own memory, which its next call overwrites.
+
+        Raises:
+            ValueError, TypeError: A is not what the plan was made for.
+        """
+        if not isinstance(A, torch.Tensor):
+            raise TypeError(f"A must be a torch tensor; got {type(A).__name__}")
+        for what, mine, its in (
+            ("shape", tuple(self.shape), shape_of(A)),
+            ("dtype", self.dtype, A.dtype),
+            ("device", self.device, A.device),
+        ):
+            if mine != its:
+                error = TypeError if what == "dtype" else ValueError
+                raise error(
+                    f"A must have the plan's {what} {mine}; got {its}; make a plan for each"
+                )
+        with self._lock, torch.cuda.device(self.device), torch.no_grad():
+            stream = torch.cuda.current_stream()
+            stream.wait_event(self._free)
+            if self._graph:
+                self._fill(flat(A))
+                self._graph.replay()
+            H, tau = self._result()
+            if copy:
+                H, tau = H.clone(), tau.clone()
+            self._free.record(stream)
+        return QR(H.view(self.shape), tau.view(*self.shape[:-2], tau.shape[-1]))
+
+    @property
+    def held(self):
+        """Bytes: {what: how many}."""
+        own = sum(X.numel() * X.element_size() for X in self._buffers)
+        pool = self._graph.pool() if self._graph else None
+        segments = torch.cuda.memory_snapshot() if pool else ()
+        scratch = sum(s["total_size"] for s in segments if s["segment_pool_id"] == pool)
+        return {"its own buffers": own, "the graph's scratch": scratch}
+
+    def __str__(self):
+        held = ", ".join(f"{b / 1e6:.1f} MB for {what}" for what, b in self.held.items())
+        branches = f" in {self.branches} branches" if self.branches > 1 else ""
+        return (
+            f"plan of {list(self.shape)} {str(self.dtype).removeprefix('torch.')} on "
+            f"{torch.cuda.get_device_name(self.device)}: stage {self.stage}, replayed as a CUDA "
+            f"graph{branches}; holds {held}"
+        )
+
+    __repr__ = __str__
+
+
+def _check_device(device):
+    if device.type != "cuda":
+        raise ValueError(
+            f"device must be an NVIDIA GPU; got {device}; a plan is a CUDA graph: "
+            "elsewhere call qrlib.geqrf"
+        )
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        raise RuntimeError(
+            f"device {device} is not here, where torch sees {count} NVIDIA GPUs; "
+            "python -m qrlib.doctor says what is missing"
+        )
+
+
+def _captured(tasks):
+    """A graph with a branch for each task, which is a function of nothing."""
+    main, sides = torch.cuda.Stream(), [torch.cuda.Stream() for _ in tasks[1:]]
+    main.wait_stream(torch.cuda.current_stream())
+    # what compiles, or allocates for good, must have done so before the capture
+    with torch.cuda.stream(main):
+        for task in tasks:
+            task()
+    torch.cuda.current_stream().wait_stream(main)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=main):
+        for side, task in zip(sides, tasks[1:]):
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                task()
+        tasks[0]()
+        for side in sides:
+            main.wait_stream(side)
+    return graph

@@ -18,7 +18,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import triton.language as tl
 import wrong_compilelab
+import wrong_s05
 import wrong_s07
 
 import qrlib
@@ -831,6 +833,7 @@ WRONG = {
         "a constant": (lambda n, graph: 640, "For n = 512, graph = False it gives 640"),
         "infinity": (lambda n, graph: math.inf, "it gives inf"),
     },
+    **wrong_s05.WRONG,
     **wrong_compilelab.WRONG,
     **wrong_s07.WRONG,
 }
@@ -841,7 +844,7 @@ CASES = [(id, name) for id, answers in WRONG.items() for name in answers]
 class TestEvery:
     def test_skeleton_fails_gently(self, exercise):
         definition, _, check = ex.skeleton(exercise.id).rpartition("\n")
-        names = {"ex": ex, "np": np, "torch": torch}
+        names = {"ex": ex, "np": np, "torch": torch, "tl": tl}
         exec(definition, names)
         result = eval(check, names)
         assert not result.passed

@@ -28,6 +28,7 @@ CHAPTERS = {
     "4": "roofline",
     "5": "s03_blocked",
     "6": "s04_recursive",
+    "7": "s05_panel",
     "8": "compilelab",
     "10": "s07_whole",
 }

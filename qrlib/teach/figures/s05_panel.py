@@ -4,6 +4,7 @@ What a kernel did is drawn from a trace of it, where an entry lives from what th
 """
 
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -151,7 +152,9 @@ def walk_frame(P, warps, k):
     rows = "; ".join(", ".join(short(a) for a in r) for r in here)
     alt = f"Frame {k} of {last}. The panel in registers, {warps} warps. Rows: {rows}. "
     alt += walk_words(P, warps, k)
-    fig = Figure(width, foot + 22, alt, max_width=1.2 * width)
+    # what stands beside the panel: sums, g and row j, z, and T
+    height = max(foot, top + (warps + 3 + b) * row + 28) + 22
+    fig = Figure(width, height, alt, max_width=1.2 * width)
     # the way out to device memory: open at the beginning and at the end
     fig.rect(8, 6, width - 16, 26, r=5, color="muted", fill="muted", fill_opacity=0.1)
     fig.text(width / 2, 19, "device memory", size=13, color="muted")
@@ -525,56 +528,39 @@ def trips_plot(m=512):
         return from_matplotlib(figure, alt, max_width=520)
 
 
-def visits(m, nb, BR):
-    """[(column, first row)] of all visits of the tall kernel, in order."""
-    return [(j, r0) for j in range(nb) for r0 in range(j // BR * BR, m, BR)]
-
-
-def visit(slices=4, here=1):
-    """One visit of the tall kernel: what comes in, what is done with it, what goes out."""
-    width, top, high = 440, 48, 46
-    foot = top + slices * high
+def shared_out(slices=4, b=3):
+    """A tall panel of b columns among programs: what each does in which launch."""
+    left, top, wide, high, gap = 86, 42, 86, 46, 34
+    width = left + slices * wide + 8
+    rows = [
+        ("scaled", "sums for 0"),
+        *((f"mirror {j}", f"sums for {j + 1}") for j in range(b - 1)),
+        (f"mirror {b - 1}", "stored"),
+    ]
+    height = top + len(rows) * high + (len(rows) - 1) * gap
     alt = (
-        f"A tall panel in {slices} slices, in device memory, and slice {here} on the chip. There "
-        "mirror j is applied to it, and column j+1 of what results is multiplied into all columns "
-        "and added to the sums, which stay on the chip. Then the slice goes back."
+        f"A tall panel of {b} columns, its rows shared out among {slices} programs, in "
+        f"{len(rows)} launches. "
+        + "; ".join(f"launch {k}: {first}, {then}" for k, (first, then) in enumerate(rows))
+        + ". After every launch but the last all sums and the next row are in memory."
     )
-    fig = Figure(width, foot + 56, alt, max_width=1.15 * width)
-    fig.text(62, 20, "device memory", size=13, color="muted")
+    fig = Figure(width, height + 16, alt, max_width=1.15 * width)
     for s in range(slices):
-        y = top + s * high
-        look = {"fill": "orange" if s < here else "muted", "fill_opacity": 0.25}
-        color = "orange" if s < here else "pink" if s == here else "muted"
-        fig.rect(20, y + 2, 84, high - 4, r=4, color=color, width=3 if s == here else 1.5, **look)
-        words = "mirror *j* met" if s < here else "here" if s == here else "next"
-        fig.text(62, y + high / 2, words, size=11.5)
-    y = top + (here + 0.5) * high
-    fig.rect(160, 36, width - 172, foot - 30, r=8, color="green", width=2)
-    fig.text((160 + width - 12) / 2, 52, "on the chip", size=13, color="green", bold=True)
-    fig.arrow(106, y - 9, 158, y - 9, color="pink", width=3)
-    fig.arrow(158, y + 11, 106, y + 11, color="pink", width=3)
-    middle = (160 + width - 12) / 2
-    lines = (
-        ("1. slice \u2190 slice \u2212 *v w*", "mirror *j*, from the sums of last time"),
-        ("2. *x* = its column *j*+1", "the next column is ready here"),
-        ("3. sums \u2190 sums + *x*\u1d40 slice", "for mirror *j*+1"),
-    )
-    step = (foot - 72) / 3
-    for k, (words, why) in enumerate(lines):
-        at = 84 + k * step
-        fig.text(middle, at, words, size=14.5)
-        fig.text(middle, at + 18, why, size=12, color="muted")
-    fig.text(
-        20, foot + 24, "one load and one store for each slice and column", size=13, anchor="start"
-    )
-    fig.text(
-        20,
-        foot + 43,
-        "sums over all slices: known when the last one has been visited",
-        size=13,
-        anchor="start",
-        color="muted",
-    )
+        fig.text(left + (s + 0.5) * wide, 20, f"slice {s}", size=13, color="muted")
+    for k, words in enumerate(rows):
+        y = top + k * (high + gap)
+        fig.text(left - 10, y + high / 2, f"launch {k}", size=13, anchor="end", bold=True)
+        for s in range(slices):
+            box = (left + s * wide + 3, y, wide - 6, high)
+            fig.rect(*box, r=6, color="green", width=2, fill="green", fill_opacity=0.1)
+            for line, word in enumerate(words):
+                at = y + high / 2 + 18 * (line - 0.5)
+                fig.text(left + (s + 0.5) * wide, at, word, size=13)
+        if k + 1 < len(rows):
+            line = y + high + gap / 2
+            fig.line(left, line, width - 8, line, color="pink", width=2.5, dash=(7, 4))
+            words = f"all sums and row {k} are in memory"
+            fig.text(left + slices * wide / 2, line, words, size=12, color="pink", halo=True)
     return fig
 
 
@@ -633,3 +619,15 @@ def inside_the_loop(artifact):
     loop = re.search(r"scf\.for .*?scf\.yield", artifact.ttgir, re.DOTALL)[0]
     found = re.findall(r'"tt\.reduce"\(([^)]*)\) <\{axis = (\d)', loop)
     return [(int(axis), len(operands.split(","))) for operands, axis in found]
+
+
+def compiled(rows, warps, target="sm_90a"):
+    """The kernel for a panel in registers, a loop over its columns, with so many rows and warps."""
+    from qrlib.compilelab import compile_config
+    from qrlib.launches import launches
+
+    config = launches("s05_panel", 1, rows, 16, target=target)[0].config
+    constants = {**config.constexprs, "BM": rows, "UNROLL": False}
+    return compile_config(
+        replace(config, constexprs=constants, options={"num_warps": warps}), target
+    )

@@ -21,6 +21,7 @@ import torch
 import triton.language as tl
 import wrong_compilelab
 import wrong_s05
+import wrong_s06
 import wrong_s07
 
 import qrlib
@@ -835,6 +836,7 @@ WRONG = {
     },
     **wrong_s05.WRONG,
     **wrong_compilelab.WRONG,
+    **wrong_s06.WRONG,
     **wrong_s07.WRONG,
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]

@@ -30,6 +30,7 @@ CHAPTERS = {
     "6": "s04_recursive",
     "7": "s05_panel",
     "8": "compilelab",
+    "9": "s06_update",
     "10": "s07_whole",
 }
 

@@ -200,12 +200,14 @@ def gram_kernel(
     V_ptr, F_ptr, W_ptr, m, nb, lo, rows, stride_vb, stride_vm, stride_fb, stride_fm,
     BR: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """V to its place F as a factor, and W [B, shares, 1 or 2, NB, NB]: shares of V^T V, and, if
-    TWO, of V^T U with the panel U left of F."""
+    """V to its place in F as a factor, and W [B, shares, 1 or 2, NB, NB]: shares of V^T V, and, if
+    TWO, of V^T U with the panel U that F begins with."""
     b = tl.program_id(0).to(tl.int64)
     begin = tl.program_id(1).to(tl.int64) * rows
     V_ptr += b * stride_vb + begin * stride_vm
     F_ptr += b * stride_fb + begin * stride_fm
+    if TWO:
+        F_ptr += NB
     m = tl.minimum(rows, (m - begin).to(tl.int32))
     i, k = tl.arange(0, BR)[:, None], tl.arange(0, NB)[None, :]
     W, X = tl.zeros([NB, NB], tl.float32), tl.zeros([NB, NB], tl.float32)
@@ -329,7 +331,7 @@ def panel(H, tau, V, T, G, precision, F):
     Args:
         V: [B, m, b], zero where narrow panels have not begun, and T [B, 64, 64]: written, the
             block reflector. F: [B, m, b] or pairs: written, V as a factor for updates.
-        G: None, or [B, 64, 64] for V^T U, with U the 64 columns on the left of F.
+        G: None, or [B, 64, 64] for V^T U, with U the first 64 columns of F; V comes after them.
     """
     B, m, nb = H.shape
     for p in range(0, nb, N0):
@@ -367,7 +369,7 @@ def factor(H, e, tau, precision="fp16x3"):
         if p < q:
             update(Fj[..., :NB], T[:, :NB], H[:, j:, p:q], precision, e=e[:, p:q], done=NB)
             Vp = V[:, : m - p, : q - p]
-            panel(H[:, p:, p:q], tau[:, p:q], Vp, T[:, NB:], G, precision, Fj[..., NB:, NB:])
+            panel(H[:, p:, p:q], tau[:, p:q], Vp, T[:, NB:], G, precision, Fj[..., NB:, :])
         if q < n:
             update(Fj, T, H[:, j:, q:], precision, G=G, e=e[:, q:], done=q - j)
     unscale(H, e, NB)

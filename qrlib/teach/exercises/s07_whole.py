@@ -136,7 +136,7 @@ def small_kernel(
     A_ptr, H_ptr, tau_ptr, m, n, stride_ab, stride_am, stride_an,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """A matrix is one panel: in, scaled, factored, scaled back, out."""
+    """A matrix is a panel: in, scaled, factored, scaled back, out."""
     b = tl.program_id(0).to(tl.int64)
     i, c = tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :]
     k = tl.minimum(m, n)

@@ -309,7 +309,7 @@ class Table(tuple):
         )
         # wider than a phone: it scrolls by itself, and by keyboard
         return (
-            f"<div style='overflow-x:auto' tabindex='0' role='region' aria-label='Compiled'>"
+            "<div style='overflow-x:auto' tabindex='0' role='group' aria-label='A table'>"
             f"<table class='qr-compiled'><caption>Compiled: {escape(said)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )

@@ -1,5 +1,6 @@
 """The figures of chapter 8: what they say is what was compiled, and what the chapter says holds."""
 
+import dataclasses
 import json
 import re
 from collections import Counter
@@ -150,6 +151,18 @@ def test_an_sm_is_filled_as_its_words_say(warps):
     assert granted % 256 == 0 and 0 <= granted - 32 * artifact.registers < 256
     # no quarter is given more than it has
     assert -(-artifact.programs * warps // 4) * granted <= 16384
+
+
+@pytest.mark.parametrize("warps", figures.WARPS[1:])
+def test_one_register_beyond_the_edge_is_a_program_less(warps):
+    artifact = specimen(warps=warps)
+    edge = figures.edge(artifact)
+    assert edge < artifact.registers and edge % 8 == 0
+    held = [
+        dataclasses.replace(artifact, registers=registers).limits["registers"]
+        for registers in (edge, edge + 1)
+    ]
+    assert held[0] > held[1] == artifact.programs
 
 
 class TestWhatTheChapterSays:

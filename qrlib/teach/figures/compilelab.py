@@ -359,7 +359,7 @@ def cost(artifact):
                 for name, (where, begin, end, _) in functions.items()
                 if each.line[0] == where and begin <= each.line[1] <= end
             ),
-            "sums in tl.sum, the loop" if each.line != NOWHERE else "no line",
+            "tl.sum" if each.line != NOWHERE else "no line",
         )
         called.setdefault(name, Counter())[group(each.name)] += 1
     rows = [(code_of(line), own[line]) for line in sorted(own, key=lambda line: line[1])]
@@ -415,6 +415,13 @@ def _look(name):
 def granted(artifact):
     """Registers that a warp is given: those of 32 threads, rounded up to the unit."""
     return -(-32 * artifact.registers // REGISTER_UNIT) * REGISTER_UNIT
+
+
+def edge(artifact):
+    """The most registers a thread may have for an SM to hold more programs than now."""
+    warps = (artifact.programs + 1) * artifact.num_warps
+    a_quarter = artifact.device.registers // 4 // QUARTERS
+    return a_quarter // -(-warps // QUARTERS) // REGISTER_UNIT * REGISTER_UNIT // 32
 
 
 def sm_words(artifact):

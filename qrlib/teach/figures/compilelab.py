@@ -77,25 +77,29 @@ def inside(artifact):
 # the road
 
 
+@cache
 def _functions():
-    """{name: (file, first line, last line, [source lines])} of the tile functions."""
+    """{name: (file, first line, last line, [source lines])} of the kernel's functions."""
     from qrlib import tiles
+    from qrlib.stages import s05_panel
 
     found = {}
-    for name, value in vars(tiles).items():
-        if hasattr(value, "fn"):
-            lines, first = inspect.getsourcelines(value.fn)
-            found[name] = ("tiles.py", first, first + len(lines) - 1, lines)
+    for module in (tiles, s05_panel):
+        for name, value in vars(module).items():
+            if hasattr(value, "fn"):
+                lines, first = inspect.getsourcelines(value.fn)
+                file = module.__name__.rpartition(".")[2] + ".py"
+                found[name] = (file, first, first + len(lines) - 1, lines)
     return found
 
 
 @cache
 def _statements():
-    """{line: (first line, text)} of every statement of the tile functions, on one line each."""
+    """{line: (first line, text)} of every statement of these functions, on one line each."""
     found = {}
     for file, first, _, lines in _functions().values():
         for node in ast.walk(ast.parse("".join(lines))):
-            if isinstance(node, (ast.Assign, ast.Return, ast.AugAssign, ast.For, ast.If)):
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.For, ast.If)):
                 last = node.body[0].lineno - 1 if hasattr(node, "body") else node.end_lineno
                 text = [
                     re.sub(r"\s+#.*$", "", each).strip() for each in lines[node.lineno - 1 : last]
@@ -107,7 +111,7 @@ def _statements():
 
 
 def code_of(line):
-    """The statement that a line of a tile function belongs to; "" for other lines."""
+    """The statement that a line of the kernel or of a tile function belongs to; "" for others."""
     return _statements().get(line, ("", ""))[1]
 
 

@@ -222,7 +222,9 @@ def test_plots_show_what_was_measured(rooms):
     times = {("s06_update", B, n): (90.0, 80.0) for B in (1, 640) for n in (32, 64)}
     times |= {("s07_whole", B, n): (n, n) for B in (1, 640) for n in (32, 64)}
     sizes = measured(times)
+    assert figures.timed(sizes, 640) == ((32, 64), (80.0, 80.0), (32, 64))
     assert figures.ratios(sizes, 640) == [(32, 2.5), (64, 1.25)]
+    assert figures.ratios(sizes, 7) == []
     plot = figures.sizes_plot(sizes)
     assert "640 matrices: 2.5 at n = 32, 1.2 at 64" in plot.alt
     for figure in (cliff, plot):

@@ -474,16 +474,20 @@ def cliff_plot(measured, n, target="sm_90a"):
         return from_matplotlib(figure, alt, max_width=520)
 
 
+def timed(measured, B):
+    """(sizes, microseconds of stage 6, of stage 7) for batches of B, eager or replayed."""
+    rows = []
+    for n in sorted({row["n"] for row in measured.rows if row["batch"] == B}):
+        stages = ("s06_update", "s07_whole")
+        both = [best(measured, stage=stage, n=n, batch=B) for stage in stages]
+        if all(both):
+            rows.append((n, *both))
+    return tuple(zip(*rows))
+
+
 def ratios(measured, B):
     """[(n, time of stage 6 over time of stage 7)] for batches of B."""
-    found = []
-    for n in sorted({row["n"] for row in measured.rows if row["batch"] == B}):
-        six, seven = (
-            best(measured, stage=stage, n=n, batch=B) for stage in ("s06_update", "s07_whole")
-        )
-        if six and seven:
-            found.append((n, six / seven))
-    return found
+    return [(n, six / seven) for n, six, seven in zip(*timed(measured, B))]
 
 
 def sizes_plot(measured):

@@ -166,7 +166,7 @@ def test_the_access_map_shows_who_touched_what():
         words_inside(figure)
         shown = texts(figure)
         assert [shown.count(str(program)) for program in range(3)] == [15, 15, 0]
-        assert "a tile has 32 lanes; the mask of program 0 lets 15 of them through" in shown
+        assert "program 0: 15 of the 32 entries of its tile exist" in shown
         assert "matrix 0: 15 of 15 entries, by program 0" in figure.alt
         assert "matrix 2: 0 of 15 entries, by program none" in figure.alt
 
@@ -212,7 +212,7 @@ class TestCompiled:
         assert all(len({layout.owner(i, c)[0] for c in range(16)}) == 1 for i in range(32))
         assert {layout.owner(i, 4)[0] for i in range(32)} == {0, 1}
         alt = figures.spread(layout, 32, 16).alt
-        assert "Row 10 is in 4 threads of 1 warp. Column 4 is in 16 threads of 2 warps" in alt
+        assert "Row 10 is in 4 threads of one warp. Column 4 is in 16 threads of 2 warps" in alt
 
     def test_one_reduction_of_a_column_is_over_the_rows(self, small):
         found = figures.inside_the_loop(small)

@@ -249,7 +249,7 @@ _BY_PROGRAM = ("blue", "orange", "green", "pink")
 
 
 def access_map(t, name, tensor, tile, op="load"):
-    """Which program touched which entry of a batch, and which lanes of its tile the mask left out.
+    """Which program touched which entry of a batch, and what of its tile the mask left out.
 
     t, name, tensor, op: as for touched; a number in a cell is the program. tile: (BM, BN).
     """
@@ -262,7 +262,7 @@ def access_map(t, name, tensor, tile, op="load"):
     lanes = tile[0] * tile[1]
     alt = (
         f"{B} matrices of {m} rows and {n} columns side by side, over each a tile of {tile[0]} by "
-        f"{tile[1]} lanes. {op.capitalize()}s: "
+        f"{tile[1]}. {op.capitalize()}s: "
         + "; ".join(
             f"matrix {b}: {sum(index[0] == b for index in found)} of {m * n} entries, by program "
             + (
@@ -300,7 +300,7 @@ def access_map(t, name, tensor, tile, op="load"):
     foot = top + rows * cell + 22
     one = next(iter(t.launches)).accesses
     used = next(a.elements.size for a in one if (a.tensor, a.op) == (name, op))
-    words = f"a tile has {lanes} lanes; the mask of program 0 lets {used} of them through"
+    words = f"program 0: {used} of the {lanes} entries of its tile exist"
     fig.text(8, foot, words, size=13, anchor="start")
     fig.text(
         8, foot + 20, "number: the program. dotted: masked", size=13, anchor="start", color="muted"
@@ -344,18 +344,22 @@ def layout_of(artifact):
     return Layout(found["sizePerThread"], found["threadsPerWarp"], found["warpsPerCTA"])
 
 
+def _threads(owners):
+    """A set of (warp, lane) in words."""
+    warps = len({warp for warp, _ in owners})
+    return f"{len(owners)} threads of {f'{warps} warps' if warps > 1 else 'one warp'}"
+
+
 def spread(layout, BM, BN, j=4, i=10):
     """Which warp and thread has which entry of a tile, with column j and row i marked."""
     cell, top, left, high = 21, 40, 66, 17
     width, foot = left + BN * cell + 70, top + BM * high
-    of_row = sorted({layout.owner(i, c) for c in range(BN)})
-    of_column = sorted({layout.owner(r, j) for r in range(BM)})
-    row_warps, column_warps = ({w for w, _ in owners} for owners in (of_row, of_column))
+    of_row = _threads({layout.owner(i, c) for c in range(BN)})
+    of_column = _threads({layout.owner(r, j) for r in range(BM)})
     alt = (
         f"A tile of {BM} rows and {BN} columns and who holds it. A thread has {layout.thread[1]} "
         f"neighbours of a row; rows go round among the warps, {layout.lanes[0]} at a time. Row {i} "
-        f"is in {len(of_row)} threads of {len(row_warps)} warp. Column {j} is in {len(of_column)} "
-        f"threads of {len(column_warps)} warps."
+        f"is in {of_row}. Column {j} is in {of_column}."
     )
     fig = Figure(width, foot + 70, alt, max_width=1.15 * width)
     colors = ("blue", "orange", "green", "pink")
@@ -394,14 +398,14 @@ def spread(layout, BM, BN, j=4, i=10):
     fig.text(
         left,
         foot + 22,
-        f"row {i} (solid): {len(of_row)} threads of one warp",
+        f"row {i} (solid): {of_row}",
         size=13,
         anchor="start",
     )
     fig.text(
         left,
         foot + 42,
-        f"column {j} (dashed): {len(of_column)} threads of {len(column_warps)} warps",
+        f"column {j} (dashed): {of_column}",
         size=13,
         anchor="start",
     )
@@ -557,10 +561,13 @@ def shared_out(slices=4, b=3):
                 at = y + high / 2 + 18 * (line - 0.5)
                 fig.text(left + (s + 0.5) * wide, at, word, size=13)
         if k + 1 < len(rows):
-            line = y + high + gap / 2
-            fig.line(left, line, width - 8, line, color="pink", width=2.5, dash=(7, 4))
+            line, middle = y + high + gap / 2, left + slices * wide / 2
             words = f"all sums and row {k} are in memory"
-            fig.text(left + slices * wide / 2, line, words, size=12, color="pink", halo=True)
+            # the words stand in a gap of the line
+            half = 3.4 * len(words)
+            for start, end in ((left, middle - half), (middle + half, width - 8)):
+                fig.line(start, line, end, line, color="pink", width=2.5, dash=(7, 4))
+            fig.text(middle, line, words, size=12, color="pink")
     return fig
 
 

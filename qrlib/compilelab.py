@@ -147,6 +147,16 @@ class Artifact:
         return self.stack > 0 or "SPILL" in self.families
 
     @property
+    def spills(self):
+        """(outside, inside): loads and stores of spilled values in the code, by where they stand.
+
+        What stands outside of all loops is executed once, and hardly ever matters.
+        """
+        here = [each for each in self.plain if each.name in FAMILIES["SPILL"]]
+        inside = sum(any(each.address in loop for loop in self.loops) for each in here)
+        return len(here) - inside, inside
+
+    @property
     def fits(self):
         """True when the chip can run it at all."""
         return self.programs > 0
@@ -194,7 +204,10 @@ class Artifact:
     def __str__(self):
         mix = ", ".join(f"{count} {family}" for family, count in self.families.items())
         total = sum(self.mix.values())
-        spilled = f"{self.stack} bytes of stack" if self.spilled else "none"
+        spilled = "none"
+        if self.spilled:
+            outside, inside = self.spills
+            spilled = f"{self.stack} bytes of stack, {outside} outside of loops, {inside} inside"
         room = ", ".join(f"{n} by {what}" for what, n in self.limits.items())
         lines = [
             f"{self.config}, compiled for {self.target}",

@@ -127,7 +127,9 @@ def test_a_panel_that_does_not_fit_spills():
     few, many = panel(num_warps=1), panel(num_warps=8)
     assert few.registers == 255 and few.stack > 0 and few.families["SPILL"] > 0
     assert few.spilled and "bytes of stack" in str(few)
+    assert sum(few.spills) == few.families["SPILL"] and "outside of loops" in str(few)
     assert not many.spilled and "SPILL" not in many.families and "none" in str(many)
+    assert many.spills == (0, 0)
     # two sums across warps need a barrier and shared memory; within one warp, shuffles
     assert many.families["BAR"] > 0 and many.shared > 0
     assert few.families["SHFL"] > 0 and "BAR" not in few.families
@@ -467,7 +469,9 @@ def test_stages_with_kernels_are_compiled():
 @pytest.mark.slow
 @pytest.mark.parametrize("target", BOTH)
 @pytest.mark.parametrize("config", CONFIGS)
-def test_stage_kernels_fit_and_do_not_spill(config, target):
+def test_stage_kernels_fit_and_do_not_spill_where_it_costs(config, target):
     artifact = compilelab.compile_config(config, target)
-    assert not artifact.spilled, str(artifact)
     assert artifact.fits, str(artifact)
+    # what stands outside of all loops is executed once: a little of it is harmless
+    outside, inside = artifact.spills
+    assert inside == 0 and outside < 0.02 * sum(artifact.mix.values()), str(artifact)

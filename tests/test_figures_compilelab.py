@@ -188,18 +188,18 @@ class TestWhatTheChapterSays:
 
     def test_two_warps_on_the_h200_spill_outside_of_the_loop_only(self):
         artifact = specimen("sm_90a", 2)
-        outside, inside = figures.spills(artifact)
+        outside, inside = artifact.spills
         assert artifact.stack > 100 and outside > 50 and inside == 0
         assert _spilling(artifact) < 0.01 and figures.l1_share(artifact) < 1
 
     def test_one_warp_spills_the_panel_itself(self):
         artifact = specimen("sm_90a", 1)
-        assert figures.spills(artifact)[1] > 1000
+        assert artifact.spills[1] > 1000
         assert 0.35 < _spilling(artifact) < 0.6 and figures.l1_share(artifact) > 5
 
     def test_eight_warps_on_the_b200_spill_a_little_for_a_second_program(self):
         ours, theirs = specimen("sm_100a", 8), specimen("sm_90a", 8)
-        outside, inside = figures.spills(ours)
+        outside, inside = ours.spills
         assert 0 < ours.stack <= 16 and 0 < outside <= 8 and inside == 0
         assert ours.registers == 128 and ours.programs == 2
         assert not theirs.spilled and theirs.registers > 128 and theirs.programs == 1

@@ -1,5 +1,6 @@
 """Machine code read: its loops, what a warp executes, and the line of Python that it comes from."""
 
+import dataclasses
 import functools
 import inspect
 
@@ -105,6 +106,12 @@ def test_what_a_warp_executes(target):
         assert sum(artifact.executed(trips).values()) == len(main) + (trips - 1) * inside
     # the sum over 64 threads: five exchanges in a warp, and once more across the two
     assert families(artifact.executed(10))["BAR"] == 10 * families(artifact.executed(1))["BAR"]
+
+
+def test_spills_are_counted_by_where_they_stand():
+    # the one spill of the code by hand is inside of both loops, and counted once
+    sass = SASS.replace("CALL.REL.NOINC `($slow)", "LDL R9, [R1+0x8]")
+    assert dataclasses.replace(walk(), sass=sass).spills == (1, 1)
 
 
 def test_the_least_time_is_that_of_issuing():

@@ -128,7 +128,7 @@ WRONG = {
         ),
         "addresses of four digits": (
             lambda sass: spills(sass, digits="{4}"),
-            "In a long kernel addresses have five digits",
+            "For a loop far behind the beginning it gives 0 outside and 0 inside",
         ),
         "names without modifiers": (
             lambda sass: spills(sass, modifiers=False),

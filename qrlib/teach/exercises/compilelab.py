@@ -11,7 +11,6 @@ from qrlib.teach.exercises.compare import number, several
 from qrlib.teach.exercises.core import Exercise
 from qrlib.teach.exercises.guard import Wrong
 from qrlib.teach.figures.compilelab import panel
-from qrlib.teach.figures.compilelab import spills as counted
 
 # 8.1
 
@@ -71,9 +70,9 @@ def spills(sass):
     return len(spilled) - inside, inside
 
 
-def _sass(*lines):
+def _sass(*lines, address=0):
     """A disassembly of such lines: labels as they are, instructions with their addresses."""
-    text, address = ["\t.section\t.text.kernel", ".text.kernel:"], 0
+    text = ["\t.section\t.text.kernel", ".text.kernel:"]
     for line in lines:
         if line.endswith(":"):
             text.append(line)
@@ -83,12 +82,12 @@ def _sass(*lines):
     return "\n".join(text) + "\n"
 
 
-def _stand(cases, hint):
+def _stand(cases, hint, address=0):
     """A step: the answer is right for these (about, lines)."""
 
     def step(answer):
         for about, lines in cases:
-            sass = _sass(*lines)
+            sass = _sass(*lines, address=address)
             outside, inside = several(answer(sass, about=about), ("outside", "inside"))
             got, right = (number("outside", outside), number("inside", inside)), spills(sass)
             if got != right:
@@ -105,12 +104,12 @@ def _stand_in_a_kernel(answer):
     artifact = panel(256, 1, "sm_100a")
     outside, inside = several(answer(artifact.sass, about="a panel of 256 rows, one warp"),
                               ("outside", "inside"))  # fmt: skip
-    got, right = (number("outside", outside), number("inside", inside)), counted(artifact)
+    got, right = (number("outside", outside), number("inside", inside)), artifact.spills
     if got != right:
         raise Wrong(
             f"For the panel kernel with 256 rows and one warp it gives {got[0]:g} outside and "
             f"{got[1]:g} inside; expected {right[0]} and {right[1]}.",
-            "In a long kernel addresses have five digits. And LDL.64 is an LDL.",
+            "Whatever stands behind the name, LDL.64 is an LDL.",
         )
 
 
@@ -176,14 +175,14 @@ def _fewest(rows, target):
             return
         if got not in (1, 2, 4, 8, 16, 32):
             raise Wrong(f"It gives {got:g} warps.", "The warps of a program are 1, 2, 4, 8, ...")
-        outside, inside = counted(panel(rows, int(got), target))
+        outside, inside = panel(rows, int(got), target).spills
         if got < right:
             raise Wrong(
                 f"For {rows} rows on {target} it gives {got:g}, but so the loop has {inside} loads "
                 "and stores of spilled values.",
                 "The loop must have none: spills(artifact.sass)[1] == 0.",
             )
-        outside, _ = counted(panel(rows, right, target))
+        outside, _ = panel(rows, right, target).spills
         hint = "Begin with one warp, and stop at the first that has none in its loop."
         if outside:
             hint = f"With {right} all {outside} of them stand outside of the loop: harmless."
@@ -389,7 +388,15 @@ EXERCISES = (
                     "LDG, LDS and LDSM load from other memories; STG and STS store there.",
                 ),
             ),
-            ("a kernel", _stand_in_a_kernel),
+            (
+                "a long kernel",
+                _stand(
+                    [("a loop far behind the beginning", _LOOP)],
+                    "In a long kernel addresses have five digits.",
+                    address=0x1FFD0,
+                ),
+            ),
+            ("a real one", _stand_in_a_kernel),
         ),
         hints=(
             "Go through the lines once. For each instruction: its address, its name.",

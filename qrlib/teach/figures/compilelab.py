@@ -493,13 +493,6 @@ def sm_stepper(artifacts):
 # spills
 
 
-def spills(artifact, trips=COLUMNS):
-    """(outside, inside): loads and stores of spilled values in the code, by where they stand."""
-    here = [each for each in artifact.plain if each.name in FAMILIES["SPILL"]]
-    looped = sum(any(each.address in loop for loop in artifact.loops) for each in here)
-    return len(here) - looped, looped
-
-
 def pressure_plot(artifacts):
     """How many registers hold something that is still needed, along the code."""
     with matplotlib_style() as color:

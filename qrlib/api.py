@@ -9,6 +9,7 @@ import numpy as np
 
 from qrlib.checks import check_matrix, check_pair, check_precision, check_same, shape_of
 from qrlib.compact import QR, flat, namespace, unpack_r
+from qrlib.stages import TRITON
 from qrlib.stages import stage as _stage
 
 
@@ -185,7 +186,7 @@ def runs(A, stage):
             f"stage {stage} takes torch tensors; got a numpy.ndarray; "
             "use torch.from_numpy(A), or stage='s01_mirror'"
         )
-    if not hasattr(module, "triton"):
+    if stage not in TRITON:
         return module
     if str(A.dtype) != "torch.float32":
         raise TypeError(

@@ -15,8 +15,8 @@ from qrlib.checks import DTYPES, check_precision, shape_of
 from qrlib.compact import QR, flat
 from qrlib.scaling import scale
 
-# (rows of a matrix, branches): measured on one H200, 2026-11-29; below, a branch fills nothing
-BRANCHES = ((512, 2),)
+# (matrices, branches): measured on one H200, 2026-11-29; fewer matrices do not fill two branches
+BRANCHES = ((264, 2),)
 
 # a smaller A is copied to where the graph begins: that takes less than to start stage 6's first
 # kernel from Python, which reads it wherever it is
@@ -74,7 +74,7 @@ class Plan:
         if hasattr(module, "factor") and A.numel() >= COPIED:
             H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
             tau = A.new_empty(B, min(m, n))
-            branches = max([1, *(k for rows, k in BRANCHES if m >= rows)])
+            branches = max([1, *(k for matrices, k in BRANCHES if B >= matrices)])
             parts = list(zip(*(X.chunk(branches) for X in (H, e, tau))))
             self.branches = len(parts)
             tasks = [lambda part=part: module.factor(*part) for part in parts]

@@ -87,7 +87,7 @@ def larft_column(T, z, tau_j, j, BN: tl.constexpr):
 
 
 @triton.jit
-def mirror(P, tau, T, j, BM: tl.constexpr, BN: tl.constexpr):
+def mirror(P, tau, T, j, BM: tl.constexpr, BN: tl.constexpr, WITH_T: tl.constexpr = True):
     """One mirror of a panel: column j, and what it does to the columns on its right.
 
     One reduction over the rows gives g = x^T P, with x the tail of column j, and row j of P. From
@@ -111,16 +111,22 @@ def mirror(P, tau, T, j, BM: tl.constexpr, BN: tl.constexpr):
     reflected = P - v * (tau_j * tl.where(c > j, z, 0.0))
     stored = tl.where(i > j, v, tl.where(i == j, beta, column))
     P = tl.where(c == j, stored, reflected)
-    return P, tl.where(c == j, tau_j, tau), larft_column(T, z, tau_j, j, BN)
+    if WITH_T:
+        T = larft_column(T, z, tau_j, j, BN)
+    return P, tl.where(c == j, tau_j, tau), T
 
 
 @triton.jit
-def geqr2(P, nb, BM: tl.constexpr, BN: tl.constexpr, UNROLL: tl.constexpr = False):
+def geqr2(
+    P, nb, BM: tl.constexpr, BN: tl.constexpr,
+    UNROLL: tl.constexpr = False, WITH_T: tl.constexpr = True,
+):  # fmt: skip
     """A panel, mirror by mirror, without leaving the registers.
 
     Args:
         P: [BM, BN], scaled. nb: how many columns it has.
         UNROLL: one copy of the code for each column, with nb = BN; pays for tall panels.
+        WITH_T: False where there is nothing to update, and T stays zero.
 
     Returns:
         P: compact. tau: [1, BN]. T: [BN, BN], upper triangular.
@@ -129,10 +135,10 @@ def geqr2(P, nb, BM: tl.constexpr, BN: tl.constexpr, UNROLL: tl.constexpr = Fals
     T = tl.zeros([BN, BN], tl.float32)
     if UNROLL:
         for j in tl.static_range(BN):
-            P, tau, T = mirror(P, tau, T, j, BM, BN)
+            P, tau, T = mirror(P, tau, T, j, BM, BN, WITH_T)
     else:
         for j in range(nb):
-            P, tau, T = mirror(P, tau, T, j, BM, BN)
+            P, tau, T = mirror(P, tau, T, j, BM, BN, WITH_T)
     return P, tau, T
 
 

@@ -6,15 +6,10 @@ it takes to be tested, benchmarked, and required to have a chapter and a lab.
 
 from importlib import import_module
 
-STAGES = (
-    "s01_mirror",
-    "s02_unblocked",
-    "s03_blocked",
-    "s04_recursive",
-    "s05_panel",
-    "s06_update",
-    "s07_whole",
-)
+ANYWHERE = ("s01_mirror", "s02_unblocked", "s03_blocked", "s04_recursive")
+# float32 on an NVIDIA GPU, or through Triton's interpreter
+TRITON = ("s05_panel", "s06_update", "s07_whole")
+STAGES = ANYWHERE + TRITON
 
 
 def stage(name):

@@ -17,7 +17,7 @@ NB = 16
 TABLE = {
     64: (1, False),
     128: (2, False),
-    256: (4, True),
+    256: (4, False),
     512: (4, True),
     1024: (8, True),
     2048: (16, True),

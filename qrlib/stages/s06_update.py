@@ -19,7 +19,7 @@ from qrlib.stages import s05_panel
 NB, N0 = 64, 16
 # (rows, columns of a tile, warps, stages of the pipeline) of an update by one narrow panel, one
 # wide one and two, measured on one H200, 2026-11-29, Triton 3.6, with 640 matrices of 512
-TABLE = {1: (64, 64, 4, 3), 4: (64, 64, 4, 3), 8: (32, 128, 4, 2)}
+TABLE = {1: (64, 64, 4, 3), 4: (64, 64, 4, 3), 8: (64, 64, 4, 2)}
 # of the small products with T, which may be larger than 1: no float16. In "ieee" a product of
 # 64 x 64 tiles is 2,000 multiply-adds a thread, and their registers spill
 SMALL = tl.constexpr("tf32x3")
@@ -158,9 +158,10 @@ def share_kernel(
 def _sum_shares(W_ptr, b, c, n, shares, which, panels, NB: tl.constexpr, BC: tl.constexpr):
     k = tl.arange(0, NB)[:, None]
     W = tl.zeros([NB, BC], tl.float32)
-    for first in range(0, shares, 4):
-        # four loads on their way at once
-        for s in tl.static_range(4):
+    # so many loads on their way at once as registers are left for
+    AT_ONCE: tl.constexpr = 8 if NB * BC <= 1024 else 4
+    for first in range(0, shares, AT_ONCE):
+        for s in tl.static_range(AT_ONCE):
             share = first + s
             at = (b * shares + share) * panels + which
             inside = (c < n) & (share < shares)
@@ -306,7 +307,9 @@ def update(V, T, C, precision, *, G=None, e=None, done=0):
     nb = V.shape[-1] - NB if two else V.shape[-1]
     nk = NB if two or nb > N0 else N0
     BR, BC, warps, stages = TABLE[8 if two else nk // N0]
-    BC = min(BC, max(16, triton.next_power_of_2(n)))
+    if n <= BC // 2:
+        # registers do not suffice to load ahead for these, too
+        BC, stages = max(16, triton.next_power_of_2(n)), 1
     columns = triton.cdiv(n, BC)
     shares, rows = _shares(B, columns, m, C.device)
     lo, v = _of_factor(V)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -172,6 +173,17 @@ def test_the_access_map_shows_who_touched_what():
 
 
 @interpreted
+def test_the_access_map_is_of_one_tensor():
+    A, B, C = torch.ones(1, 2, 2), torch.empty(1, 2, 2), torch.empty(1, 2, 2)
+    with trace(A=A, B=B, C=C) as t:
+        copy_kernel[(1,)](A, B, 2, 2, 1, BM=2, BN=2)
+        copy_kernel[(1,)](B, C, 2, 2, 1, BM=2, BN=2)
+    for name, tensor in (("A", A), ("B", B)):
+        assert set(map(tuple, figures.touched(t, name, tensor).values())) == {(0,)}
+    assert not figures.touched(t, "C", C)
+
+
+@interpreted
 def test_the_access_map_follows_strides_and_shows_all_programs():
     whole = torch.ones(4, 6, 6)
     A, out = whole[::2, ::2, 1::2], torch.empty(2, 3, 3)
@@ -219,9 +231,12 @@ class TestCompiled:
         assert [operands for axis, operands in found if axis == 0] == [2]
         assert [axis for axis, _ in found].count(1) >= 1
 
-    def test_columns_that_are_not_dealt_first_are_an_error(self, small):
-        from dataclasses import replace
+    def test_the_layout_is_that_of_the_panel_and_not_of_t(self, small):
+        other = small.ttgir.replace("tensor<16x16xf32, #blocked>", "tensor<16x16xf32, #blocked2>")
+        other = "#blocked2 = #ttg.blocked<{order = [0, 1]}>\n" + other
+        assert figures.layout_of(replace(small, ttgir=other)) == figures.layout_of(small)
 
+    def test_columns_that_are_not_dealt_first_are_an_error(self, small):
         turned = replace(small, ttgir=small.ttgir.replace("order = [1, 0]", "order = [0, 1]"))
         with pytest.raises(ValueError, match="columns must be dealt first"):
             figures.layout_of(turned)

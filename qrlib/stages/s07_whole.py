@@ -136,15 +136,16 @@ def pays(B, m, n, replayed):
     return m <= (192 if replayed else 512)
 
 
-def geqrf(A, *, precision="fp16x3"):
-    """A = Q R in one launch for m <= 512, by stage 6 beyond. A: [B, m, n]. Returns QR(H, tau).
+def geqrf(A, *, precision="fp16x3", whole=None):
+    """A = Q R in one launch where that pays, by stage 6 elsewhere. A: [B, m, n]. Returns QR.
 
     Args:
         precision: of the products; see tiles.product.
+        whole: True or False for one launch (at most 512 rows) or stage 6, whatever pays.
     """
     B, m, n = A.shape
     BM = max(32, triton.next_power_of_2(m))
-    if BM not in TABLE:
+    if BM not in TABLE or not (pays(B, m, n, False) if whole is None else whole):
         return s06_update.geqrf(A, precision=precision)
     H, tau = A.new_empty(B, m, n), A.new_empty(B, min(m, n))
     if BM in TINY and n <= 32:

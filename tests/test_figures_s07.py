@@ -25,7 +25,7 @@ from qrlib.tracer import trace  # noqa: E402
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="traced in the interpreter")
 
 # of a GPU that does not exist, so that nothing has to be compiled
-ROOMS = {32: figures.Room(8, "registers", 224, 1, 1), 176: figures.Room(2, "warps", 200, 4, 2)}
+ROOMS = {32: figures.Room(8, "registers", 224, 1), 176: figures.Room(2, "warps", 200, 4)}
 DRAWN = {
     "timeline": (figures.timeline,),
     "long timeline": (figures.timeline, 64),
@@ -52,7 +52,7 @@ def measured(rows):
 
 @pytest.fixture
 def rooms(monkeypatch):
-    monkeypatch.setattr(figures, "room", lambda n, target="sm_90a", B=640: ROOMS[n])
+    monkeypatch.setattr(figures, "room", lambda n, target="sm_90a": ROOMS[n])
 
 
 @pytest.fixture(params=DRAWN)
@@ -67,7 +67,7 @@ def test_a_figure_is_described_self_contained_and_follows_the_page(drawn):
 
 
 def test_the_frames_of_the_steppers_differ(rooms, monkeypatch):
-    monkeypatch.setattr(figures, "cases", lambda: [(20, 32, "sm_90a"), (40, 176, "sm_100a")])
+    monkeypatch.setattr(figures, "CASES", ((20, 32, "sm_90a"), (40, 176, "sm_100a")))
     for stepper in (
         figures.walk_stepper(),
         figures.walk_stepper(70, 40),
@@ -184,17 +184,18 @@ def test_waves_by_hand():
 @pytest.mark.parametrize("B, n, target", [(20, 32, "sm_90a"), (640, 32, "sm_100a")])
 def test_all_programs_of_a_chip_are_shown(B, n, target, rooms):
     shown = [int(word) for word in texts(figures.chip_frame(B, n, target))[1:]]
-    count = math.prod(launches("s07_whole", B, n, n, target=target)[0].grid)
-    assert sum(shown) == count == figures.programs(B, n)
+    assert sum(shown) == B == math.prod(launches("s07_whole", B, n, n, target=target)[0].grid)
     assert max(shown) - min(shown) <= 1
-    assert len(shown) == min(count, device_of(target).sms)
+    assert len(shown) == min(B, device_of(target).sms)
 
 
 def test_words_of_a_chip_are_the_counts(rooms):
     words = figures.chip_words(640, 32, "sm_90a")
-    count, places = figures.programs(640, 32), 132 * ROOMS[32].places
-    assert f"{count} programs" in words and "room for 8 programs" in words
-    assert words.endswith(f"One wave, {count} of {places} places are taken.")
+    places = 132 * ROOMS[32].places
+    assert "an SM of H200 has room for 8 programs" in words
+    assert words.endswith(f"One wave, 640 of {places} places are taken.")
+    words = figures.chip_words(640, 176, "sm_90a")
+    assert words.endswith("3 waves; in the last one 112 of 264 places are taken.")
 
 
 def test_room_is_the_compilers():
@@ -204,23 +205,22 @@ def test_room_is_the_compilers():
     own = figures.room(32)
     assert (own.places, own.registers) == (artifact.programs, artifact.registers)
     assert own.places == artifact.limits[own.bound]
-    assert own.matrices * figures.programs(640, 32) == 640
 
 
 def test_the_chapters_cases_are_single_kernels():
-    for B, n, _ in figures.cases():
+    for B, n, _ in figures.CASES:
         assert len(figures.kernels("s07_whole", B, n)) == 1
 
 
 def test_plots_show_what_was_measured(rooms):
     pytest.importorskip("matplotlib")
-    waves = measured({("s07_whole", B, 32): (50.0 + B, 40.0 + B) for B in (1, 100, 1000)})
+    waves = measured({(figures.MEASURED, B, 32): (50.0 + B, 40.0 + B) for B in (1, 100, 1000)})
     assert figures.batches(waves, 32) == {1: 41.0, 100: 140.0, 1000: 1040.0}
     cliff = figures.cliff_plot(waves, 32)
     assert "41 \u00b5s for 1, 1.04 ms for 1000" in cliff.alt
     assert f"a step after every {132 * 8} matrices" in cliff.alt
     times = {("s06_update", B, n): (90.0, 80.0) for B in (1, 640) for n in (32, 64)}
-    times |= {("s07_whole", B, n): (n, n) for B in (1, 640) for n in (32, 64)}
+    times |= {(figures.MEASURED, B, n): (n, n) for B in (1, 640) for n in (32, 64)}
     sizes = measured(times)
     assert figures.timed(sizes, 640) == ((32, 64), (80.0, 80.0), (32, 64))
     assert figures.ratios(sizes, 640) == [(32, 2.5), (64, 1.25)]
@@ -234,4 +234,4 @@ def test_plots_show_what_was_measured(rooms):
 def test_nothing_measured_is_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "DATA", tmp_path / "ladder.json")
     assert figures.stored("whole_sizes") is None
-    assert figures.best(measured({}), stage="s07_whole") is None
+    assert figures.best(measured({}), stage=figures.MEASURED) is None

@@ -8,7 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
-from qrlib import matrices, tiles
+from qrlib import matrices
+from qrlib.scaling import half_log2
+from qrlib.stages.s07_whole import tiny_kernel
 from qrlib.teach.exercises.compare import (
     array,
     certified,
@@ -131,25 +133,6 @@ def _tiled(m, n, BM, BN, levels):
 # 10.3
 
 
-@triton.jit
-def small_kernel(
-    A_ptr, H_ptr, tau_ptr, m, n, stride_ab, stride_am, stride_an,
-    BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """A matrix is a panel: in, scaled, factored, scaled back, out."""
-    b = tl.program_id(0).to(tl.int64)
-    i, c = tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :]
-    k = tl.minimum(m, n)
-    inside = (i < m) & (c < n)
-    A_ptrs = A_ptr + b * stride_ab + i * stride_am + c * stride_an
-    P = tl.load(A_ptrs, mask=inside, other=0.0)
-    e = tiles.exponent_of(tl.max(tl.abs(P), axis=0, keep_dims=True))
-    P, tau, _ = tiles.geqr2(P * tiles.power_of_two(-e), k, BM, BN)
-    H = tl.where(i <= c, P * tiles.power_of_two(e), P)
-    tl.store(H_ptr + b * m * n + i * n + c, H, mask=inside)
-    tl.store(tau_ptr + b * k + c, tau, mask=c < k)
-
-
 def small_qr(A):
     """(H, tau) of a batch A [B, m, n] of at most 32 rows and columns: one launch, B programs.
 
@@ -157,7 +140,7 @@ def small_qr(A):
     """
     B, m, n = A.shape
     H, tau = A.new_empty(B, m, n), A.new_empty(B, min(m, n))
-    small_kernel[(B,)](A, H, tau, m, n, *A.stride(), BM=32, BN=32)
+    tiny_kernel[(B,)](A, H, tau, m, n, half_log2(m), *A.stride(), BM=32, BN=32)
     return H, tau
 
 
@@ -521,7 +504,7 @@ EXERCISES = (
             "H = tl.where(i <= c, P * tiles.power_of_two(e), P) is stored at H_ptr + b * m * n + "
             "i * n + c; tau at tau_ptr + b * k + c for c < k.",
         ),
-        also=(small_kernel,),
+        also=(tiny_kernel,),
     ),
     Exercise(
         id="10.4",

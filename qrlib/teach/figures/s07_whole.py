@@ -4,7 +4,6 @@ Launches and the sizes of tiles are those that stage 7 would make (`launches`), 
 those of the interpreter (`tracer`), registers those of the compiler, times those of files.
 """
 
-import math
 from collections import Counter
 from functools import cache
 from typing import NamedTuple
@@ -26,9 +25,15 @@ def percent(share):
     return f"{100 * share:.0f} %"
 
 
+# stage 7 wherever it can, and not only where it pays; and what the benchmark calls that
+SEVEN = "s07_whole"
+WHOLE = {"whole": True}
+MEASURED = "s07_whole:whole=True"
+
+
 def kernels(stage, B, n, target="sm_90a"):
     """The names of the kernels that a stage starts for a batch, in order."""
-    started = launches(stage, B, n, n, target=target)
+    started = launches(stage, B, n, n, target=target, **WHOLE if stage == SEVEN else {})
     return [launch.config.name.removesuffix("_kernel") for launch in started]
 
 
@@ -49,7 +54,7 @@ def whole(m, n):
     Raises:
         ValueError: there is none; the matrix is taken by another kernel.
     """
-    started = launches("s07_whole", 1, m, n, target="sm_90a")
+    started = launches(SEVEN, 1, m, n, target="sm_90a", **WHOLE)
     if [launch.config.name for launch in started] != ["whole_kernel"]:
         raise ValueError(f"{m} x {n} is not one program of whole_kernel; choose another size")
     return started[0].config.constexprs
@@ -264,7 +269,7 @@ def without_barriers(n):
     A = torch.randn(1, n, n, generator=torch.Generator().manual_seed(0))
     with trace(check=False, A=A) as t:
         interpreter_builder.create_barrier = lambda: None
-        H, tau = stage_of("s07_whole").geqrf(A)
+        H, tau = stage_of(SEVEN).geqrf(A, **WHOLE)
     return certify(A, H, tau), t.faults
 
 
@@ -275,7 +280,7 @@ def reads(stage, n):
 
     A = torch.randn(1, n, n, generator=torch.Generator().manual_seed(0))
     with trace(A=A) as t:
-        stage_of(stage).geqrf(A)
+        stage_of(stage).geqrf(A, **WHOLE if stage == SEVEN else {})
     return t.map("H")[0]
 
 
@@ -288,7 +293,7 @@ def in_blocks(counts, b):
 def reads_frame(stage, n, b=16):
     """The entries of H in blocks, and how often each block was loaded."""
     counts = in_blocks(reads(stage, n), b)
-    worst = max(in_blocks(reads(each, n), b).max() for each in ("s06_update", "s07_whole"))
+    worst = max(in_blocks(reads(each, n), b).max() for each in ("s06_update", SEVEN))
     mean, most = reads(stage, n).mean(), counts.max()
     alt = (
         f"A matrix of {n} by {n} in blocks of {b}, with how often {stage} loads each: "
@@ -311,7 +316,7 @@ def reads_frame(stage, n, b=16):
 def reads_stepper(n=176):
     """How often each part of the matrix is loaded, by stage 6 and by stage 7."""
     frames = []
-    for stage in ("s06_update", "s07_whole"):
+    for stage in ("s06_update", SEVEN):
         counts = reads(stage, n)
         many = len(kernels(stage, 1, n))
         words = f"{many} launches" if many > 1 else "One launch"
@@ -322,31 +327,24 @@ def reads_stepper(n=176):
 
 class Room(NamedTuple):
     """What an SM has room for. places: programs at a time; bound: what allows no more; registers
-    a thread; warps; matrices a program."""
+    a thread; warps."""
 
     places: int
     bound: str
     registers: int
     warps: int
-    matrices: int
 
 
 @cache
-def room(n, target="sm_90a", B=640):
-    """The Room of stage 7 for a batch of n x n matrices, from the compiler."""
+def room(n, target="sm_90a"):
+    """The Room of stage 7 for n x n matrices, from the compiler."""
     from qrlib.compilelab import compile_stage
 
-    artifacts = compile_stage("s07_whole", B, n, n, target=target)
+    artifacts = compile_stage(SEVEN, 1, n, n, target=target, **WHOLE)
     if len(artifacts) != 1:
         raise ValueError(f"stage 7 has no single kernel for n = {n}; choose a smaller one")
     a = artifacts[0]
-    grid = launches("s07_whole", B, n, n, target=target)[0].grid
-    return Room(a.programs, a.bound, a.registers, a.num_warps, round(B / math.prod(grid)))
-
-
-def programs(B, n):
-    """How many programs stage 7 starts for a batch of n x n matrices."""
-    return math.prod(launches("s07_whole", B, n, n, target="sm_90a")[0].grid)
+    return Room(a.programs, a.bound, a.registers, a.num_warps)
 
 
 def waves(programs, sms, places):
@@ -362,13 +360,9 @@ def in_last_wave(programs, sms, places):
 def chip_words(B, n, target):
     """A batch on a chip, in words."""
     device, own = device_of(target), room(n, target)
-    count = programs(B, n)
-    total, last = (f(count, device.sms, own.places) for f in (waves, in_last_wave))
+    total, last = (f(B, device.sms, own.places) for f in (waves, in_last_wave))
     many = "1 program" if own.places == 1 else f"{own.places} programs"
-    words = (
-        f"{B} matrices of {n} \u00d7 {n}, {count} programs; an SM of {device.name} has room for "
-        f"{many}. "
-    )
+    words = f"{B} matrices of {n} \u00d7 {n}; an SM of {device.name} has room for {many}. "
     taken = f"{last} of {device.sms * own.places} places"
     if total == 1:
         return words + f"One wave, {taken} are taken."
@@ -378,8 +372,7 @@ def chip_words(B, n, target):
 def chip_frame(B, n, target):
     """The SMs of a chip, and how many programs of a batch each of them carries out."""
     device = device_of(target)
-    count = programs(B, n)
-    full, rest = divmod(count, device.sms)
+    full, rest = divmod(B, device.sms)
     each = [full + (s < rest) for s in range(device.sms)]
     across, cell = 14, 29
     down = -(-max(d.sms for d in map(device_of, ("sm_90a", "sm_100a"))) // across)
@@ -403,25 +396,19 @@ def chip_frame(B, n, target):
     return fig
 
 
-SIZES = (512, 352, 256, 176, 128, 64, 32)
-
-
-def largest(B=640):
-    """The largest n of SIZES for which stage 7 starts one kernel and no more."""
-    return next(n for n in SIZES if len(kernels("s07_whole", B, n)) == 1)
-
-
-def cases():
-    """[(batch, n, target)]: what the chapter counts waves of."""
-    n = largest()
-    return [(20, 32, "sm_90a"), (40, 176, "sm_90a"), (640, n, "sm_90a"), (640, n, "sm_100a")]
+CASES = (
+    (20, 32, "sm_90a"),
+    (40, 176, "sm_90a"),
+    (640, 512, "sm_90a"),
+    (640, 512, "sm_100a"),
+)
 
 
 def chip_stepper():
     """Batches on a chip: who works, how often, and who does not."""
     frames = [
         Frame(chip_frame(*case), chip_words(*case), f"{case[0]} x {case[1]} {case[2]}")
-        for case in cases()
+        for case in CASES
     ]
     return Stepper(frames, "Batch", "Programs of a batch, given to the SMs of a chip.", lines=3)
 
@@ -440,20 +427,20 @@ def best(measured, **want):
 
 def batches(measured, n):
     """{batch: microseconds} of stage 7 for one n."""
-    sizes = sorted({row["batch"] for row in measured.find(stage="s07_whole", n=n)})
-    return {B: best(measured, stage="s07_whole", n=n, batch=B) for B in sizes}
+    sizes = sorted({row["batch"] for row in measured.find(stage=MEASURED, n=n)})
+    return {B: best(measured, stage=MEASURED, n=n, batch=B) for B in sizes}
 
 
 def cliff_plot(measured, n, target="sm_90a"):
     """Time against the batch, as measured, and what counting the waves predicts."""
     points = batches(measured, n)
     device, own = device_of(target), room(n, target)
-    step = device.sms * own.places * own.matrices
+    step = device.sms * own.places
     alone = points[min(points)]
     top = max(points)
     xs = np.arange(1, top + 1)
     unit, us = ("\u00b5s", 1) if points[top] < 1000 else ("ms", 1000)
-    stairs = [alone * waves(x, device.sms, own.places * own.matrices) / us for x in xs]
+    stairs = [alone * waves(x, device.sms, own.places) / us for x in xs]
     values = [value / us for value in points.values()]
     alt = (
         f"Time against the number of matrices, n = {n}. Measured: {duration(alone)} for "
@@ -478,7 +465,7 @@ def timed(measured, B):
     """(sizes, microseconds of stage 6, of stage 7) for batches of B, eager or replayed."""
     rows = []
     for n in sorted({row["n"] for row in measured.rows if row["batch"] == B}):
-        stages = ("s06_update", "s07_whole")
+        stages = ("s06_update", MEASURED)
         both = [best(measured, stage=stage, n=n, batch=B) for stage in stages]
         if all(both):
             rows.append((n, *both))

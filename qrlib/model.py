@@ -250,7 +250,7 @@ class Plan:
 
 
 class _One(NamedTuple):
-    """A plan for one matrix, in elements: what the functions of PLANS return."""
+    """A plan for one matrix of B, in elements: what the functions of PLANS return."""
 
     flops: Count
     traffic: dict[str, int]
@@ -272,37 +272,37 @@ def plan(stage, B, m, n, *, nb=None, itemsize=4):
     """
     one_matrix, default_nb = _named(PLANS, stage, "stage")
     nb = default_nb if nb is None else nb
-    one = one_matrix(m, n, nb)
+    one = one_matrix(B, m, n, nb)
     return Plan(
         stage=stage,
         shape=(B, m, n),
         nb=nb,
         flops=B * one.flops,
         traffic={what: B * elements * itemsize for what, elements in one.traffic.items()},
-        floor=B * sum(_floor(m, n, nb).traffic.values()) * itemsize,
+        floor=B * sum(_floor(B, m, n, nb).traffic.values()) * itemsize,
         working_set=B * m * n * itemsize,
         launches=one.launches,
         columns=one.columns,
     )
 
 
-def _floor(m, n, nb):
+def _floor(B, m, n, nb):
     """A in, H and tau out, in one launch: what is left when all the rest stays on the chip."""
     k = min(m, n)
     return _One(geqr2(m, n), {"A in": m * n, "H and tau out": m * n + k}, 1, k)
 
 
-def _mirror(m, n, nb):
+def _mirror(B, m, n, nb):
     traffic = {"A in, H out": 2 * m * n, "columns": _geqr2_traffic(m, n)}
     return _One(geqr2(m, n), traffic, None)
 
 
-def _unblocked(m, n, nb):
+def _unblocked(B, m, n, nb):
     traffic = {"door": _door_traffic(m, n), "columns": _geqr2_traffic(m, n)}
     return _One(geqr2(m, n), traffic, OPERATIONS["door"] + _geqr2_launches(m, n))
 
 
-def _blocked(m, n, nb):
+def _blocked(B, m, n, nb):
     return _right_looking(
         m,
         n,
@@ -318,7 +318,7 @@ def _blocked(m, n, nb):
     )
 
 
-def _recursive(m, n, nb):
+def _recursive(B, m, n, nb):
     return _right_looking(
         m,
         n,
@@ -404,13 +404,149 @@ def _geqrt3_launches(m, b):
     return halves + OPERATIONS["larfb"] + OPERATIONS["a join"]
 
 
-# a stage: its function (m, n, nb) -> _One, and its default nb; a new stage is one entry here
+# of stages 5 to 7: columns of a narrow and of a wide panel, rows up to which a panel stays in
+# registers, rows of a slice of a taller one, rows up to which columns are scaled in one reading
+NARROW, WIDE, TALL, SLICE, ONCE = 16, 64, 2048, 256, 1024
+# rows of stage 7's tiles, and the columns that it updates at a time; of more matrices than MANY,
+# only those of at most so many rows are one program each
+WHOLE, MANY, WHOLE_MANY = {32: 16, 64: 32, 128: 32, 256: 32, 512: 16}, 132, 192
+
+
+class _Part(NamedTuple):
+    """A share of a plan for one matrix: its purpose, elements moved, and the rest of _One."""
+
+    what: str
+    elements: int
+    flops: Count = Count()
+    launches: int = 1
+    columns: int = 0
+
+
+def _put_together(parts):
+    parts = list(parts)
+    traffic = dict.fromkeys(("door", "panels", "V and T", "update"), 0)
+    for part in parts:
+        traffic[part.what] += part.elements
+    return _One(
+        _total(part.flops for part in parts),
+        traffic,
+        sum(part.launches for part in parts),
+        sum(part.columns for part in parts),
+    )
+
+
+def _narrow(m, b):
+    """A panel of stage 5. Flops are those of xGEQR2 and xLARFT, up to lower order."""
+    flops = geqr2(m, b) + larft(m, b)
+    if m <= TALL:
+        yield _Part("panels", 2 * m * b + b, flops, columns=b)
+        yield _Part("V and T", m * b + b * b, launches=0)
+        return
+    s = -(-m // SLICE)
+    # each slice reads what all have left: the largest of a column twice, sums and a row for each
+    scratch = NARROW * (s + 2 * s * s + b * (s + 1) ** 2)
+    # a launch for the largest, then one a column and one; the panel goes through each
+    yield _Part("panels", m * b * (2 * b + 3) + b + scratch, flops, launches=b + 2)
+    yield _Part("V and T", m * b + b * b * (2 * b + 1), launches=0)
+
+
+def _panel_on_chip(B, m, n, nb):
+    def parts():
+        yield _Part("door", _door_traffic(m, n), launches=OPERATIONS["door"])
+        for j, e in _blocks(m, n, nb):
+            yield from _narrow(m - j, e - j)
+            if e < n:
+                size = m - j, n - e, e - j
+                flops = larfb(*size, dense=True)
+                yield _Part("update", _larfb_traffic(*size), flops, OPERATIONS["larfb"])
+
+    return _put_together(parts())
+
+
+def _update(what, m, n, b, tile=WIDE, launches=1, extra=0):
+    """C [m, n] twice in and once out; V, twice, and T in, for each tile of columns.
+
+    By b mirrors in one panel, or in two, the first of 64: then G = V2^T V1 comes with the two T.
+    """
+    flops, T = larfb(m, n, b, dense=True), b * b
+    if b > WIDE:
+        r = b - WIDE
+        flops = larfb(m, n, WIDE, dense=True) + larfb(m, n, r, dense=True)
+        flops += gemm(r, n, WIDE) + Count(add=r * n)
+        T = 2 * WIDE * WIDE + r * r
+    elements = 3 * m * n + -(-n // tile) * (2 * m * b + T) + extra
+    return _Part(what, elements, flops, launches)
+
+
+def _wide(m, b, second):
+    """A panel of up to 64 columns as narrow ones; V kept as a factor, T joined; V^T U if second."""
+    for p, q in _blocks(b, b, NARROW):
+        yield from _narrow(m - p, q - p)
+        if q < b:
+            yield _update("panels", m - p, b - q, q - p)
+    U, grams = (WIDE, 2) if second else (0, 1)
+    halves = (NARROW, 2 * NARROW)
+    # V in and out, U in, products out, in and out again; then two levels of joins
+    elements = m * (2 * b + U) + 3 * grams * WIDE**2 + sum(2 * WIDE * h for h in halves)
+    products = gemm(b, b, m) + (gemm(b, U, m) if second else Count())
+    joins = _total(WIDE // h * gemm(h, h, h) for h in halves)
+    yield _Part("V and T", elements, products + joins, launches=2)
+
+
+def _two_wide_panels(B, m, n, nb):
+    """Stage 6 for a batch that fills the chip: a smaller one shares its rows among programs."""
+
+    def parts():
+        k = min(m, n)
+        corner = sum((e - j) * (e - j + 1) for j, e in _blocks(k, k, WIDE))
+        yield _Part("door", (2 if m <= ONCE else 3) * m * n + n + k + corner, launches=2)
+        # zeros above the diagonals of V, twice, and in two T
+        yield _Part("V and T", 2 * min(m, WIDE) * WIDE + 2 * WIDE * WIDE, launches=3)
+        for j, q in _blocks(m, n, 2 * WIDE):
+            p = min(j + WIDE, q)
+            yield from _wide(m - j, p - j, False)
+            if p < q:
+                yield _update("update", m - j, q - p, WIDE, extra=q - p)
+                yield from _wide(m - p, q - p, True)
+            if q < n:
+                yield _update("update", m - j, n - q, q - j, extra=n - q)
+
+    return _put_together(parts())
+
+
+def _whole(B, m, n, nb):
+    """Stage 7: one launch where that pays, stage 6 elsewhere."""
+    if m > (WHOLE_MANY if B > MANY else max(WHOLE)):
+        return _two_wide_panels(B, m, n, nb)
+    rows, k = max(32, 1 << (m - 1).bit_length()), min(m, n)
+
+    def parts():
+        if rows <= 128 and n <= 32:
+            yield _Part("door", 2 * m * n)
+            yield _Part("panels", k, geqr2(m, n), launches=0, columns=k)
+            return
+        upper = sum(min(c + 1, m) for c in range(n))
+        yield _Part("door", 2 * m * n + 2 * n + 2 * upper)
+        for j, e in _blocks(m, n, NARROW):
+            b, flops = e - j, geqr2(m - j, e - j) + larft(m - j, e - j)
+            yield _Part("panels", 2 * (m - j) * b + b, flops, launches=0, columns=b)
+            if e < n:
+                yield _Part("V and T", (m - j) * NARROW + NARROW**2, launches=0)
+                yield _update("update", m - j, n - e, b, tile=WHOLE[rows], launches=0)
+
+    return _put_together(parts())
+
+
+# a stage: its function (B, m, n, nb) -> _One, and its default nb; a new stage is one entry here
 PLANS = {
     "floor": (_floor, None),
     "s01_mirror": (_mirror, None),
     "s02_unblocked": (_unblocked, None),
     "s03_blocked": (_blocked, 32),
     "s04_recursive": (_recursive, 64),
+    "s05_panel": (_panel_on_chip, 16),
+    "s06_update": (_two_wide_panels, None),
+    "s07_whole": (_whole, None),
 }
 
 

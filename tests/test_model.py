@@ -17,13 +17,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from qrlib import devices, model
+from qrlib.jit import quick_reductions
+from qrlib.launches import launches
 from qrlib.model import Count
-from qrlib.stages import STAGES, stage
+from qrlib.stages import ANYWHERE, STAGES, TRITON, stage
+from qrlib.tracer import trace
 
 TALL = [(2, 1), (3, 1), (3, 2), (5, 3), (6, 5), (9, 4), (9, 8)]
 SHAPES = [*TALL, (1, 1), (2, 2), (4, 4), (7, 7), (1, 3), (2, 5), (3, 4), (5, 9)]
 WIDTHS = (1, 2, 3, 5)
-TORCH_STAGES = [name for name in STAGES if name != "s01_mirror"]
+TORCH_STAGES = [name for name in ANYWHERE if name != "s01_mirror"]
 
 
 class Number:
@@ -536,7 +539,7 @@ def memory_stage(name, A, nb):
     return H, memory.moved
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ANYWHERE)
 @pytest.mark.parametrize("nb", WIDTHS)
 @pytest.mark.parametrize(("m", "n"), SHAPES)
 def test_traffic(name, m, n, nb):
@@ -565,17 +568,24 @@ class Watch(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.kernels = Counter()
-        self.add = self.mul = self.div = self.sqrt = self.bytes = 0
+        self.add = self.mul = self.div = self.sqrt = self.bytes = self.filled = 0
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         out = operation(*args, **(kwargs or {}))
         outs = [X for X in tree_leaves(out) if isinstance(X, torch.Tensor)]
         if not _moves_nothing(operation, args) and any(X.numel() for X in outs):
-            self.kernels[operation.overloadpacket.__name__] += 1
+            name = operation.overloadpacket.__name__
+            # memory is had for nothing; what a test poisons in it is no work of the stage
+            poison = name == "fill_" and (args[1] != args[1] or not outs[0].is_floating_point())
+            if "empty" in name or name == "set_" or poison:
+                return out
+            self.kernels[name] += 1
+            if name in ("fill_", "zero_", "new_zeros"):
+                self.filled += sum(X.numel() * X.itemsize for X in outs)
             operands = [X for X in tree_leaves((args, kwargs)) if isinstance(X, torch.Tensor)]
             self.bytes += sum(X.numel() * X.itemsize for X in [*operands, *outs])
             if outs[0].is_floating_point():
-                self._count(operation.overloadpacket.__name__.rstrip("_"), args, outs[0].numel())
+                self._count(name.rstrip("_"), args, outs[0].numel())
         return out
 
     def _count(self, name, args, size):
@@ -681,6 +691,146 @@ def test_verbs_start_the_kernels_of_the_table():
         "a join": two - 2 * leaf - larfb,
     }
     assert model.OPERATIONS == counted
+
+
+# a stage, and sizes: less and more than a narrow panel, than a wide one, than two; a panel whose
+# rows are shared out; every tile of stage 7, and a matrix that it hands over
+ON_CHIP = [
+    ("s05_panel", 5, 3),
+    ("s05_panel", 20, 33),
+    ("s05_panel", 40, 20),
+    ("s05_panel", 2050, 2),
+    ("s06_update", 5, 3),
+    ("s06_update", 40, 70),
+    ("s06_update", 70, 66),
+    ("s06_update", 150, 140),
+    ("s06_update", 2050, 18),
+    ("s07_whole", 20, 20),
+    ("s07_whole", 20, 40),
+    ("s07_whole", 50, 40),
+    ("s07_whole", 70, 90),
+    ("s07_whole", 140, 20),
+    ("s07_whole", 260, 20),
+    ("s07_whole", 513, 3),
+]
+# there are two matrices, and two programs fill the interpreter: none shares its rows
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="counted in the interpreter")
+
+
+def moved(launches):
+    return sum(op.bytes for launch in launches for op in launch.total)
+
+
+@interpreted
+@pytest.mark.parametrize(("name", "m", "n"), ON_CHIP)
+def test_kernels_move_the_bytes_of_the_plan(name, m, n):
+    A = torch.randn(2, m, n, generator=torch.Generator().manual_seed(m * n))
+    with trace(A=A) as t, Watch() as torchs:
+        stage(name).geqrf(A)
+    plan = model.plan(name, 2, m, n)
+    if name == "s05_panel":
+        # the rest is torch's, and that of stage 3
+        assert moved(t.launches) == plan.traffic["panels"] + plan.traffic["V and T"]
+        blocked = model.plan("s03_blocked", 2, m, n, nb=16).traffic
+        assert {x: plan.traffic[x] for x in ("door", "update")} == {
+            x: blocked[x] for x in ("door", "update")
+        }
+    else:
+        scaling = [each for each in t.launches if "scale" in each.kernel]
+        # zeros are written before kernels are started
+        assert moved(t.launches) + torchs.filled == plan.bytes
+        assert not scaling or moved(scaling) == plan.traffic["door"]
+    assert plan.launches == len(t.launches) + torchs.kernels.total(), torchs.kernels
+
+
+@pytest.mark.parametrize("name", TRITON)
+@pytest.mark.parametrize(
+    "B, m, n", [(640, 512, 512), (40, 352, 352), (8, 100, 300), (60, 2100, 40)]
+)
+def test_kernels_are_started_as_planned(name, B, m, n):
+    """On paper: as many kernels as the plan has, beside those of torch."""
+    plan = model.plan(name, B, m, n)
+    many = launches(name, B, m, n)
+    torchs = 0
+    if name == "s05_panel":
+        updates = -(-n // 16) - 1 if m >= n else -(-m // 16)
+        torchs = model.OPERATIONS["door"] + model.OPERATIONS["larfb"] * updates
+    elif plan.launches > 1:
+        torchs = 3
+        # so many that none shares its rows
+        many = launches("s06_update", 500, m, n)
+    assert plan.launches == len(many) + torchs
+
+
+def test_a_matrix_is_one_program_where_the_stage_says_so():
+    for B in (1, 132, 133, 640):
+        for m in (1, 96, 97, 192, 193, 512, 513, 4096):
+            one = m <= max(stage("s07_whole").TABLE) and stage("s07_whole").pays(B, m, m, False)
+            assert (model.plan("s07_whole", B, m, m).launches == 1) == one
+    tiles = {rows: columns for rows, (_, _, _, columns) in stage("s07_whole").TABLE.items()}
+    assert tiles == model.WHOLE
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("name", "m", "n"),
+    [("s06_update", 160, 128), ("s06_update", 200, 192), ("s07_whole", 100, 64)],
+)
+def test_products_of_the_plan_are_those_of_the_kernels(name, m, n, monkeypatch):
+    """Multiplications of every tl.dot, but for rows and columns of tiles beyond the matrix."""
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    counted, dot = [], type(builder).create_dot
+
+    def counting_dot(a, b, *rest):
+        A, B = a.data != 0, b.data != 0
+        counted.append(A.any(1).sum() * (A.any(0) & B.any(1)).sum() * B.any(0).sum())
+        return dot(builder, a, b, *rest)
+
+    monkeypatch.setattr(builder, "create_dot", counting_dot)
+    with quick_reductions():
+        stage(name).geqrf(torch.randn(2, m, n), precision="ieee")
+    panels = sum(
+        (model.geqr2(m - j, 16) + model.larft(m - j, 16)).mul for j in range(0, min(m, n), 16)
+    )
+    # the second of two panels is zero where the first begins: a tile of 64 rows, in two products
+    zeros = sum(2 * 64 * 64 * (n - q) for q in range(128, n, 128)) if name == "s06_update" else 0
+    assert sum(counted) / 2 + zeros == model.plan(name, 1, m, n).flops.mul - panels
+
+
+@pytest.mark.parametrize(("m", "b"), [(9, 4), (9, 8), (16, 16), (40, 16)])
+def test_mirrors_on_the_chip_have_the_flops_of_the_plan_up_to_lower_order(m, b):
+    """tiles.mirror on numbers that count: one sum over rows for all columns, and T from it."""
+    P, T = numbers(m, b), as_numbers(np.zeros((b, b)))
+
+    def mirrors(P, T):
+        for j in range(b):
+            alpha, x = P[j, j], P[j + 1 :, j].copy()
+            if not len(x):
+                continue
+            g = plain_product(x[None], P[j + 1 :])[0]
+            norm = (alpha * alpha + g[j]).sqrt()
+            beta = -norm if alpha >= 0 else norm
+            scale = Number(1) / (alpha - beta)
+            T[j, j] = tau = (beta - alpha) / beta
+            v = np.array([Number(1), *(scale * entry for entry in x)], object)
+            z = [P[j, c] + scale * g[c] if c != j else None for c in range(b)]
+            for c in range(j + 1, b):
+                w = tau * z[c]
+                P[j, c] = P[j, c] - w
+                for i in range(len(x)):
+                    P[j + 1 + i, c] = P[j + 1 + i, c] - v[1 + i] * w
+            P[j, j], P[j + 1 :, j] = beta, v[1:]
+            if j:
+                t = [plain_product(T[i : i + 1, i:j], np.array([z[i:j]]).T)[0, 0] for i in range(j)]
+                T[:j, j] = [-(tau * entry) for entry in t]
+
+    A = values(P)
+    _, count = counting(mirrors, P, T)
+    V = values(dense_v(P, b))
+    assert np.allclose((np.eye(m) - V @ values(T) @ V.T) @ np.triu(values(P)), A)
+    planned = (model.geqr2(m, b) + model.larft(m, b)).flops
+    assert abs(count.flops - planned) <= 3 * m * b
 
 
 @pytest.mark.gpu

@@ -499,8 +499,8 @@ class TestClock:
             return A + 1
 
         before = int(clock.buffer[0])
-        returned, taken = clock(call, 1)
-        assert returned == 2 and 3e4 <= taken.us == taken.host_us
+        returned, seen, taken = clock(call, 1, lambda returned: returned + 5)
+        assert returned == 2 and seen == 7 and 3e4 <= taken.us == taken.host_us
         assert swept == [before + 1]
 
     def test_the_cache_of_a_cpu_is_swept_with_more_than_it_holds(self):
@@ -935,6 +935,35 @@ class TestGPU:
         faults = row_of(Elsewhere(), device="cuda")["faults"]
         assert any(fault.startswith("the clocks disagree") for fault in faults), faults
 
+    def test_what_another_stream_does_in_less_than_the_host_can_tell(self):
+        side = torch.cuda.Stream()
+
+        class Elsewhere(Fake):
+            def trick(self, A):
+                H, tau = honest(A)
+                X, t = torch.zeros_like(H), torch.zeros_like(tau)
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    torch.cuda._sleep(100_000)
+                    X.copy_(H), t.copy_(tau)
+                return QR(X, t)
+
+        faults = row_of(Elsewhere(), device="cuda")["faults"]
+        assert any("changed after the clock had stopped" in fault for fault in faults), faults
+
+    def test_a_queued_call_is_timed_without_its_host(self):
+        clock = Clock(GPU)
+
+        def slow_host(A):
+            threading.Event().wait(2e-4)
+            return A + 1
+
+        A = torch.zeros(8, device="cuda")
+        queued, alone = (
+            median(clock(slow_host, A, queued=q)[2].us for _ in range(9)) for q in (1, 0)
+        )
+        assert queued < 50 and alone > 200
+
     def test_a_host_that_waits_is_told_and_timed(self):
         def waits(A):
             result = honest(A)
@@ -948,6 +977,6 @@ class TestGPU:
 
     def test_an_empty_call_takes_next_to_nothing(self):
         clock = Clock(GPU)
-        times = [clock(lambda A: A, None)[1] for _ in range(20)]
+        times = [clock(lambda A: A, None, queued=k % 2 == 0)[2] for k in range(20)]
         assert median(t.us for t in times) < 50 and clock.disagree(times) is None
         assert clock.buffer.numel() > torch.cuda.get_device_properties(0).L2_cache_size

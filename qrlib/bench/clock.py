@@ -1,7 +1,8 @@
 """One call, timed by two clocks: events on its stream, and the host's until the whole GPU is idle.
 
 The events tell the time that is reported. Work that was sent to another stream, or put off, they do
-not see; the host does, for the GPU is still busy when the events are over.
+not see; the host does, for the GPU is still busy when the events are over. What takes less than the
+host can tell shows in the result, which is looked at the moment that the events are over.
 """
 
 import statistics
@@ -10,15 +11,18 @@ from typing import NamedTuple
 
 import torch
 
-# how long a GPU may be busy after the last event: so many us, or this share of the time
-SLACK_US, SLACK = 5.0, 0.02
+# how long the host may take to find the GPU idle after the last event: so many us, or this share of
+# the time. A host whose caches are cold was seen to take 20 to 70 us for nothing
+SLACK_US, SLACK = 100.0, 0.02
+# for so many us a GPU is kept busy while the host launches what is to be timed without the host
+AHEAD_US = 1000.0
 
 
 class Time(NamedTuple):
     """Microseconds of one call.
 
     us: between the events. late_us: from the last event until the GPU was idle, by the host.
-    host_us: from before the call, and before the sweep on a GPU, until then.
+    host_us: from before the call until then; with what the GPU was kept busy by, if it was.
     """
 
     us: float
@@ -28,10 +32,6 @@ class Time(NamedTuple):
 
 class Clock:
     """Times calls on a device; the cache is swept before each of them, and that is not timed.
-
-    On a GPU the sweep is still running when the host begins to launch, as in
-    `triton.testing.do_bench`: what the events tell is how long the GPU takes, for calls whose
-    launches keep ahead of it.
 
     Args:
         device: a torch.device.
@@ -44,32 +44,48 @@ class Clock:
             properties = torch.cuda.get_device_properties(device) if self.cuda else None
             sweep = 2 * properties.L2_cache_size if self.cuda else 1 << 25
         self.buffer = torch.zeros(sweep, dtype=torch.uint8, device=device)
-        # asking an idle GPU whether it is idle takes a little, too
-        empty = [self(lambda A: A, None)[1] for _ in range(20)]
-        self.overhead_us = min(t.late_us for t in empty)
+        self.sweeps, self.overhead_us = 1, 0.0
+        if self.cuda:
+            # waits for nothing: it sees what is there when the events are over
+            self.side = torch.cuda.Stream(device)
+            sweeping = min(self(lambda A: self.buffer.add_(1), None)[2].us for _ in range(3))
+            self.sweeps = 1 + int(AHEAD_US / sweeping)
+            # asking an idle GPU whether it is idle takes a little, too
+            self.overhead_us = min(self(lambda A: A, None)[2].late_us for _ in range(20))
 
-    def __call__(self, call, A):
-        """(what call(A) returned, Time)."""
+    def __call__(self, call, A, look=lambda returned: None, *, queued=False):
+        """(what call(A) returned, what look said of that when the events were over, Time).
+
+        Args:
+            look: works on a stream of its own.
+            queued: a GPU is kept busy until the host has launched the call: its time is that of
+                the GPU. Without it, what the GPU waits for the host is in the time.
+        """
         if not self.cuda:
             self.buffer.add_(1)
             begin = time.perf_counter()
             returned = call(A)
             us = 1e6 * (time.perf_counter() - begin)
-            return returned, Time(us, 0.0, us)
+            return returned, look(returned), Time(us, 0.0, us)
         stream = torch.cuda.current_stream()
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if not queued:
+            self.buffer.add_(1)
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        self.buffer.add_(1)
+        for _ in range(self.sweeps if queued else 0):
+            self.buffer.add_(1)
         start.record(stream)
         returned = call(A)
         stop.record(stream)
         stop.synchronize()
         over = time.perf_counter()
+        with torch.cuda.stream(self.side):
+            seen = look(returned)
         torch.cuda.synchronize()
         idle = time.perf_counter()
         us = 1e3 * start.elapsed_time(stop)
-        return returned, Time(us, 1e6 * (idle - over), 1e6 * (idle - begin))
+        return returned, seen, Time(us, 1e6 * (idle - over), 1e6 * (idle - begin))
 
     def disagree(self, times):
         """A sentence when the GPU was still at work after the events of these calls, or None."""

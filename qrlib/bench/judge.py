@@ -76,16 +76,16 @@ def storage(X):
     return X.untyped_storage().data_ptr() if X.numel() else None
 
 
-def held(k, A, returned, before, where, *, own=False):
+def held(k, A, returned, before, where, glance, *, own=False):
     """The Run of a call that has just been timed: what is looked at before anything else goes on.
 
     Args:
-        k: A is variant k. before: the fingerprint that it had. where: spots(A).
+        k: A is variant k. before: the fingerprint that it had. where: spots(A), and glance what
+            was there when the clock stopped: while fingerprints are taken, work that was put off
+            might get done.
         own: True when the contestant owns its outputs and may overwrite them: they are copied.
     """
     H, tau = pair(returned, A)
-    # at once: while fingerprints are taken, work that was put off might get done
-    glance = H[where]
     if own:
         H, tau = H.clone(), tau.clone()
     seen = prints(H, tau)

@@ -395,7 +395,8 @@ def test_replays_are_the_rows_of_the_file(tmp_path):
     assert len(lines) == 4 and lines[-1].startswith("measured on GPU of a test")
     cells = lines[1].split()
     assert cells[:2] == ["40", "352"] and cells[-1] == "3.00"
-    assert int(cells[2]) == len(launches("s06_update", 40, 352, 352, target="sm_90a"))
+    count = len(launches("s06_update", 40, 352, 352, target="sm_90a"))
+    assert int(cells[2]) == count and f"{900 / count:.3g} \u00b5s" in lines[1]
     assert "900 \u00b5s" in lines[1] and "300 \u00b5s" in lines[1]
 
 

@@ -231,6 +231,20 @@ def test_plots_show_what_was_measured(rooms):
         described_and_self_contained(figure)
 
 
+@pytest.mark.parametrize(
+    "cases, words",
+    [
+        ([(640, 512)], "stage 7 hands it over"),
+        ([(20, 32), (640, 512)], "stage 7 keeps 20 \u00d7 32 to itself; the others"),
+        ([(20, 32), (1, 64)], "All of these batches, 20 \u00d7 32, 1 \u00d7 64, are small"),
+    ],
+)
+def test_words_say_which_cases_stage_7_keeps(cases, words, monkeypatch):
+    monkeypatch.setattr(s07_whole, "pays", lambda B, m, n, replayed: n < 100)
+    rows = measured({("s07_whole", B, n): (1.0, 1.0) for B, n in cases})
+    assert words in figures.kept_words(rows)
+
+
 def test_nothing_measured_is_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "DATA", tmp_path / "ladder.json")
     assert figures.stored("whole_sizes") is None

@@ -419,6 +419,23 @@ def stored(name):
     return results.load(path) if path.exists() else None
 
 
+def kept_words(measured):
+    """Which of the cases of a measurement stage 7 keeps to itself, as a sentence."""
+    pays = stage_of(SEVEN).pays
+    cases = list(dict.fromkeys((row["batch"], row["n"]) for row in measured.rows))
+    kept = [f"{B} \u00d7 {n}" for B, n in cases if pays(B, n, n, False)]
+    own = ", ".join(kept)
+    if not kept:
+        shown = ", ".join(f"{B} \u00d7 {n}" for B, n in cases)
+        return (
+            f"What is timed here, {shown}, is not small: stage 7 hands it over, and its bar is "
+            "that of stage 6 once more, but for the noise of the clock."
+        )
+    if len(kept) == len(cases):
+        return f"All of these batches, {own}, are small enough for stage 7 to keep them."
+    return f"Of these batches stage 7 keeps {own} to itself; the others it hands to stage 6."
+
+
 def best(measured, **want):
     """Microseconds of a stage on a case, eager or replayed, whichever is shorter; None without."""
     found = [row["median_us"] for row in measured.find(**want) if row["median_us"]]

@@ -1,5 +1,6 @@
 """The door: what comes in wrong is told so; what torch does with Q and R, it does too."""
 
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tables import ALL_STAGES, SHAPES, normal
 
 import qrlib
+from qrlib.stages import TRITON
 
 A = normal(2, 4, 3)
 H, TAU = torch.geqrf(A)
@@ -37,6 +39,40 @@ BAD = {
         lambda: qrlib.geqrf(A.numpy(), stage="s03_blocked"),
         TypeError,
         "from_numpy",
+    ),
+    **{
+        f"float64 to {name}": (
+            lambda name=name: qrlib.geqrf(A.double(), stage=name),
+            TypeError,
+            f"{name} takes float32; got torch.float64.*stage='s04_recursive'",
+        )
+        for name in TRITON
+    },
+    "NumPy to a Triton stage": (
+        lambda: qrlib.geqrf(A.numpy(), stage="s06_update"),
+        TypeError,
+        "from_numpy.*s01_mirror",
+    ),
+    "plan on the CPU": (
+        lambda: qrlib.plan((2, 4, 3), device="cpu"),
+        ValueError,
+        "NVIDIA GPU; got cpu.*call qrlib.geqrf",
+    ),
+    "plan on a GPU that is not there": (
+        lambda: qrlib.plan((2, 4, 3), device="cuda:99"),
+        RuntimeError,
+        "cuda:99 is not here.*qrlib.doctor",
+    ),
+    "plan of a vector": (lambda: qrlib.plan((4,)), ValueError, r"\(..., m, n\); got \(4,\)"),
+    "plan in half": (
+        lambda: qrlib.plan((4, 3), dtype=torch.float16),
+        TypeError,
+        "torch.float32 or torch.float64; got torch.float16",
+    ),
+    "plan, precision": (
+        lambda: qrlib.plan((4, 3), precision="tf32"),
+        ValueError,
+        "fp32, fast; got 'tf32'",
     ),
     "mode": (lambda: qrlib.qr(A, "full"), ValueError, "'reduced', 'complete' or 'r'; got 'full'"),
     "wide to orthogonalize": (lambda: qrlib.orthogonalize(A.mT), ValueError, "transpose"),
@@ -90,6 +126,66 @@ def test_bad_input_is_told_what_to_do(name):
     call, error, message = BAD[name]
     with pytest.raises(error, match=f"(?s){message}"):
         call()
+
+
+def test_a_plan_without_a_gpu_says_so(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(RuntimeError, match="cuda is not here, where torch sees 0 NVIDIA GPUs"):
+        qrlib.plan((2, 4, 3))
+
+
+def test_a_triton_stage_on_the_cpu_says_what_it_takes():
+    code = """
+import torch, qrlib
+from qrlib.stages import TRITON
+for stage in TRITON:
+    try:
+        qrlib.geqrf(torch.ones(2, 2), stage=stage)
+    except RuntimeError as error:
+        print(error)
+"""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
+    lines = out.stdout.splitlines()
+    assert len(lines) == len(TRITON)
+    for line, stage in zip(lines, TRITON):
+        assert line.startswith(f"stage {stage} runs on an NVIDIA GPU; got a tensor on cpu; use")
+        assert "A.cuda()" in line and "stage='auto'" in line and "TRITON_INTERPRET=1" in line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there a stage needs no interpreter")
+@pytest.mark.parametrize("stage", TRITON)
+def test_triton_stages_through_the_door(stage):
+    A = normal(2, 3, 5, 4)
+    H, tau = qrlib.geqrf(A, stage=stage)
+    assert H.shape == A.shape and tau.shape == (2, 3, 4)
+    assert qrlib.certify(A, H, tau).passed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="memory is pretended to be out")
+def test_out_of_memory_says_how_much_is_needed(monkeypatch):
+    whole = qrlib.stage("s07_whole")
+    geqrf = whole.geqrf
+
+    def greedy(A):
+        if A.is_meta:
+            return geqrf(A)
+        raise torch.cuda.OutOfMemoryError("tried to allocate a great deal")
+
+    monkeypatch.setattr(whole, "geqrf", greedy)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1_250_000_000, 80 * 10**9))
+    A = torch.zeros(()).expand(11, 12, 512, 512)
+    # H, tau and exponents; V in a tile of 512 x 16 and T in one of 16 x 16
+    needed = 4 * 132 * (512 * 512 + 512 + 512 + 512 * 16 + 16 * 16) / 1e9
+    message = (
+        rf"stage s07_whole needs {needed:.2f} GB beside A for \[132, 512, 512\]; on cpu torch and "
+        r"others have left 1.25 GB of 80.00 GB; give it the batch in parts, or free memory"
+    )
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=message) as caught:
+        qrlib.geqrf(A, stage="s07_whole")
+    assert "a great deal" in str(caught.value.__cause__)
 
 
 def test_no_gradient_is_no_obstacle():

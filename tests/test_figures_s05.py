@@ -294,6 +294,13 @@ def test_times_a_column():
     assert "measured on H200" in found and "1 matrix: 0.50 at 64 rows, 1.00 at 1024" in found
 
 
+def test_all_panels_together():
+    # panels of 96, 80 and 64 rows: two as long as one of 512, one of 64
+    short = {**TIMES, "us": {"64 x 16": [1.0, 2.0], "512 x 16": [3.0, 7.0]}}
+    assert figures.panels_time(short, 96) == 2 * 7 + 4 * 2
+    assert figures.panels_time(short, 16) == 2
+
+
 def test_bytes_take_what_the_bandwidth_allows():
     bandwidth = figures.DEVICES["H200"].measured["bandwidth"].value
     whole = 16e-6 * figures.bytes_time(512, 640, "H200")

@@ -479,13 +479,9 @@ PANEL_WIDTHS = (1, 2, 4, 8, 16)
 
 
 def panel_trips(m, b):
-    """Bytes that a panel m x b moves over those of the panel itself: (stage 3, stage 5).
-
-    Stage 5: in; H and V, tau and T out.
-    """
-    traffic = model.plan("s03_blocked", 1, m, b, nb=b).traffic
-    third = (traffic["panels"] + traffic["V and T"]) / (4 * m * b)
-    return third, (3 * m * b + b + b * b) / (m * b)
+    """Bytes that a panel m x b moves over those of the panel itself: (stage 3, stage 5)."""
+    moved = (model.plan(stage, 1, m, b, nb=b).traffic for stage in ("s03_blocked", "s05_panel"))
+    return tuple((each["panels"] + each["V and T"]) / (4 * m * b) for each in moved)
 
 
 def trips_plot(m=512):
@@ -583,6 +579,15 @@ def per_column(data):
         B: [(rows_of(s)[0], data["us"][s][k] / rows_of(s)[1]) for s in shapes]
         for k, B in enumerate(data["batch"])
     }
+
+
+def panels_time(data, n, b=16):
+    """Microseconds for all panels of n x n matrices, one of them as long as the next taller stored.
+
+    data: stored times of panels, of which the largest batch is taken.
+    """
+    times = {rows_of(shape)[0]: us[-1] for shape, us in data["us"].items()}
+    return sum(times[min(m for m in times if m >= n - j)] for j in range(0, n, b))
 
 
 def bytes_time(m, B, device, b=16):

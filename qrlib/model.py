@@ -409,7 +409,7 @@ def _geqrt3_launches(m, b):
 NARROW, WIDE, TALL, SLICE, ONCE = 16, 64, 2048, 256, 1024
 # rows of stage 7's tiles, and the columns that it updates at a time; of more matrices than MANY,
 # only those of at most so many rows are one program each
-WHOLE, MANY, WHOLE_MANY = {32: 16, 64: 32, 128: 32, 256: 32, 512: 16}, 132, 192
+WHOLE, MANY, WHOLE_MANY = {32: 16, 64: 32, 128: 32, 256: 32, 512: 32}, 132, 192
 
 
 class _Part(NamedTuple):

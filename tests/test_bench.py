@@ -829,6 +829,7 @@ class TestCommand:
         kinds = [(row["stage"], row["precision"]) for row in found.rows]
         assert kinds == [("torch", "fp32"), ("s02_unblocked", "fp32"), ("s02_unblocked", "fast")]
         assert found.provenance["command"].startswith("python -m qrlib.bench --n 8 --batch 2")
+        assert found.provenance["command"].endswith("--json a.json --chart a.svg")
         assert files[1].exists()
 
     def test_a_failure_ends_with_1_and_is_said(self, monkeypatch, capsys):

@@ -5,6 +5,7 @@ passed, 1 when anything did not, 2 when the question could not be understood.
 """
 
 import argparse
+import os
 import shlex
 import sys
 
@@ -101,7 +102,9 @@ def main(arguments=None):
         p.error("--replay needs a GPU: a CUDA graph is what is replayed")
     sized = options.n or options.case or options.sweep is not None or options.device == "cpu"
     small_by_itself = not gpu and not sized and not options.small
-    command = shlex.join(["python", "-m", "qrlib.bench", *(arguments or sys.argv[1:])])
+    # where files lay on one machine is of no use on another
+    given = [os.path.basename(a) if os.path.isabs(a) else a for a in arguments or sys.argv[1:]]
+    command = shlex.join(["python", "-m", "qrlib.bench", *given])
     try:
         if options.runs < 1:
             raise ValueError(f"--runs must be 1 or more; got {options.runs}")

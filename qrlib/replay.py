@@ -7,13 +7,14 @@ their updates, which fill the chip.
 """
 
 import threading
+from functools import partial
 
 import torch
 
 from qrlib.api import auto_stage, refuse, runs
 from qrlib.checks import DTYPES, check_precision, shape_of
 from qrlib.compact import QR, flat
-from qrlib.scaling import scale
+from qrlib.stages import stage as _stage
 
 # (matrices, branches): measured on one H200, 2026-11-29; fewer matrices do not fill two branches
 BRANCHES = ((264, 2),)
@@ -61,7 +62,7 @@ class Plan:
         self.device = torch.device("cuda", device.index or 0)
         # one number, seen as a batch: nothing is held yet
         A = flat(torch.zeros((), dtype=dtype, device=self.device).expand(shape))
-        self.stage = auto_stage(A, replayed=True) if stage == "auto" else stage
+        self.stage = auto_stage(A) if stage == "auto" else stage
         module = runs(A, self.stage)
         self._lock, self._free = threading.Lock(), torch.cuda.Event()
         with torch.cuda.device(self.device), refuse(A, self.stage, module):
@@ -71,18 +72,26 @@ class Plan:
         """Make the buffers, and the graph of all that follows their filling."""
         B, m, n = A.shape
         self.branches = 1
-        if hasattr(module, "factor") and A.numel() >= COPIED:
+        geqrf, by_updates = module.geqrf, self.stage == "s06_update"
+        if self.stage == "s07_whole":
+            # a launch of stage 6 costs less here than where it comes from Python
+            whole = module.pays(B, m, n, replayed=True)
+            geqrf, by_updates = partial(geqrf, whole=whole), not whole
+        if by_updates and A.numel() >= COPIED:
+            from qrlib.scaling import scale
+
+            factor = _stage("s06_update").factor
             H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
             tau = A.new_empty(B, min(m, n))
             branches = max([1, *(k for matrices, k in BRANCHES if B >= matrices)])
             parts = list(zip(*(X.chunk(branches) for X in (H, e, tau))))
             self.branches = len(parts)
-            tasks = [lambda part=part: module.factor(*part) for part in parts]
+            tasks = [partial(factor, *part) for part in parts]
             self._fill = lambda A: scale(A, H, e)
             self._buffers, self._result = (H, e, tau), lambda: QR(H, tau)
         else:
             X, found = A.clone(memory_format=torch.contiguous_format), []
-            tasks = [lambda: found.append(module.geqrf(X))]
+            tasks = [lambda: found.append(geqrf(X))]
             self._fill = X.copy_
             self._buffers, self._result = (X,), lambda: found[-1]
         self._graph = None

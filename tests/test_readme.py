@@ -4,14 +4,14 @@ import re
 
 import qrlib
 from qrlib.teach import readme
-from qrlib.teach.figures import front
 
 
-def test_table_and_picture_are_up_to_date():
+def test_table_and_pictures_are_up_to_date():
     text = readme.README.read_text(encoding="utf-8")
     assert text == readme.with_table(text), "run python -m qrlib.teach.readme"
-    drawn = front.walk().svg
-    assert readme.PICTURE.read_text(encoding="utf-8") == drawn, "run python -m qrlib.teach.readme"
+    for file, figure in readme.pictures().items():
+        assert f"](book/_static/{file.name})" in text
+        assert file.read_text(encoding="utf-8") == figure.svg, "run python -m qrlib.teach.readme"
 
 
 def test_table_names_every_stage():

@@ -145,7 +145,7 @@ def geqrf(A, *, precision="fp16x3", whole=None):
     """
     B, m, n = A.shape
     BM = max(32, triton.next_power_of_2(m))
-    if BM not in TABLE or not (pays(B, m, n, False) if whole is None else whole):
+    if BM not in TABLE or not (pays(B, m, n, replayed=False) if whole is None else whole):
         return s06_update.geqrf(A, precision=precision)
     H, tau = A.new_empty(B, m, n), A.new_empty(B, min(m, n))
     if BM in TINY and n <= 32:

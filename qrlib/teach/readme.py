@@ -1,17 +1,16 @@
 """`python -m qrlib.teach.readme`: what README.md shows of the package, written from the package.
 
-The table of stages stands between two markers; the picture is book/_static/walk.svg.
+The table of stages stands between two markers; the pictures are in book/_static.
 """
 
 import pathlib
 import re
 
 from qrlib.stages import STAGES
-from qrlib.teach.figures import front
-from qrlib.teach.figures.ladder import idea
+from qrlib.teach.figures import front, ladder
 
 ROOT = pathlib.Path(__file__).parents[2]
-README, PICTURE = ROOT / "README.md", ROOT / "book" / "_static" / "walk.svg"
+README = ROOT / "README.md"
 BEGIN, END = "<!-- stages: written by python -m qrlib.teach.readme -->", "<!-- end of stages -->"
 
 
@@ -19,7 +18,7 @@ def table():
     """The ladder as a markdown table."""
     rows = ["| stage | what is new | method |", "| --- | --- | --- |"]
     for name in STAGES:
-        new, method = idea(name)
+        new, method = ladder.idea(name)
         rows.append(f"| [`{name}`](qrlib/stages/{name}.py) | {new} | {method} |")
     return "\n".join(rows)
 
@@ -32,6 +31,13 @@ def with_table(text):
     return between.sub(lambda _: table(), text)
 
 
+def pictures():
+    """{file: figure} of what the README shows."""
+    static = ROOT / "book" / "_static"
+    return {static / "walk.svg": front.walk(), static / "ladder.svg": ladder.times(STAGES[-1])}
+
+
 if __name__ == "__main__":
     README.write_text(with_table(README.read_text(encoding="utf-8")), encoding="utf-8")
-    front.walk().save(PICTURE)
+    for file, figure in pictures().items():
+        figure.save(file)

@@ -1,0 +1,365 @@
+"""A plan gives what its stage gives, again and again: on a pretended GPU, and on one that is there.
+
+What is pretended is that a graph, replayed, does what its tasks did. What only a graph can get
+wrong, streams, memory and threads, is for the tests marked gpu.
+"""
+
+import threading
+from contextlib import contextmanager, nullcontext
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from tables import batch_of, normal
+
+import qrlib
+from qrlib import replay
+from qrlib.jit import quick_reductions
+from qrlib.stages import stage
+
+pretended = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to plan for")
+
+
+class Graph:
+    """The tasks once to begin with and once to be captured; then once for each replay."""
+
+    def __init__(self, tasks):
+        self.tasks = tasks
+        self.replay()
+        self.replay()
+
+    def replay(self):
+        for task in self.tasks:
+            task()
+
+    def pool(self):
+        return (0, 7)
+
+
+def module(**changes):
+    """torch with some names changed."""
+    made = ModuleType("torch")
+    vars(made).update(vars(torch) | changes)
+    return made
+
+
+@pytest.fixture
+def plan(monkeypatch):
+    """qrlib.plan for tensors on the CPU. Every plan has two branches, if it can have any."""
+    cuda = SimpleNamespace(
+        device=lambda device: nullcontext(),
+        Event=lambda: SimpleNamespace(record=lambda stream: None),
+        current_stream=lambda: SimpleNamespace(wait_event=lambda event: None),
+        get_device_name=lambda device: "GPU of a test",
+        memory_snapshot=lambda: [
+            {"segment_pool_id": (0, 7), "total_size": 3_000_000},
+            {"segment_pool_id": (0, 0), "total_size": 5_000_000},
+            {"segment_pool_id": (0, 7), "total_size": 1_000_000},
+        ],
+    )
+    here = module(cuda=cuda, device=lambda *_: torch.device("cpu"))
+    monkeypatch.setattr(replay, "torch", here)
+    monkeypatch.setattr(replay, "_check_device", lambda device: None)
+    monkeypatch.setattr(replay, "_captured", Graph)
+    monkeypatch.setattr(replay, "COPIED", 0)
+    monkeypatch.setattr(replay, "BRANCHES", ((2, 2),))
+    with quick_reductions():
+        yield qrlib.plan
+
+
+def assert_same(ours, expected):
+    assert torch.equal(ours.H, expected.H) and torch.equal(ours.tau, expected.tau)
+
+
+@pretended
+@pytest.mark.parametrize(
+    ("name", "branches"), [("s06_update", 2), ("s07_whole", 1), ("s04_recursive", 1)]
+)
+def test_new_data_gives_new_results_and_old_ones_stay(plan, name, branches):
+    p = plan((3, 20, 18), stage=name)
+    assert (p.stage, p.branches) == (name, branches)
+    given = [normal(3, 20, 18, seed=seed) for seed in range(3)]
+    found = [p(A) for A in given]
+    for A, each in zip(given, found):
+        assert_same(each, stage(name).geqrf(A))
+
+
+@pretended
+@pytest.mark.parametrize("name", ("s06_update", "s04_recursive"))
+def test_any_batch_shape_and_any_strides(plan, name):
+    A = normal(2, 36, 20, 2).permute(3, 0, 2, 1)[..., ::2]
+    assert A.shape == (2, 2, 20, 18) and not A.is_contiguous()
+    before = A.clone()
+    H, tau = plan(A.shape, stage=name)(A)
+    assert H.shape == A.shape and tau.shape == (2, 2, 18) and H.is_contiguous()
+    assert torch.equal(A, before)
+    assert_same(qrlib.QR(H, tau), qrlib.geqrf(A.contiguous(), stage=name))
+
+
+@pretended
+@pytest.mark.parametrize("name", ("s06_update", "s04_recursive"))
+@pytest.mark.parametrize("shape", ((0, 5, 3), (2, 0, 3), (2, 3, 0)))
+def test_nothing_to_do(plan, name, shape):
+    H, tau = plan(shape, stage=name)(torch.empty(shape))
+    assert H.shape == shape and tau.shape == (shape[0], min(shape[1:]))
+
+
+@pretended
+def test_without_a_copy_it_is_the_memory_of_the_plan(plan):
+    A, other = normal(3, 20, 18), normal(3, 20, 18, seed=1)
+    p = plan(A.shape, stage="s06_update")
+    lent, own = p(A, copy=False), p(A)
+    assert lent.H.data_ptr() == p(A, copy=False).H.data_ptr() != own.H.data_ptr()
+    assert_same(lent, own)
+    newer = p(other)
+    # the plan has written over what it lent
+    assert_same(lent, newer)
+    assert_same(own, stage("s06_update").geqrf(A))
+
+
+@pretended
+@pytest.mark.parametrize(
+    ("A", "error", "message"),
+    [
+        (torch.ones(3, 18, 20), ValueError, r"plan's shape \(3, 20, 18\); got \(3, 18, 20\)"),
+        (torch.ones(20, 18), ValueError, r"plan's shape .*got \(20, 18\); make a plan for each"),
+        (torch.ones(3, 20, 18).double(), TypeError, "dtype torch.float32; got torch.float64"),
+        (torch.ones(3, 20, 18, device="meta"), ValueError, "plan's device cpu; got meta"),
+        (torch.ones(3, 20, 18).numpy(), TypeError, "a torch tensor; got ndarray"),
+    ],
+    ids=("shape", "dimensions", "dtype", "device", "NumPy"),
+)
+def test_what_it_was_not_made_for_is_refused(plan, A, error, message):
+    with pytest.raises(error, match=message):
+        plan((3, 20, 18), stage="s06_update")(A)
+
+
+@pretended
+def test_what_no_stage_takes_is_refused(plan):
+    with pytest.raises(ValueError, match="stage must be one of .*got 's99'"):
+        plan((2, 5, 3), stage="s99")
+    with pytest.raises(TypeError, match="s06_update takes float32; got torch.float64"):
+        plan((2, 5, 3), stage="s06_update", dtype=torch.float64)
+
+
+@pretended
+def test_auto_is_the_fastest_stage_for_a_replay(plan):
+    assert plan((2, 20, 20)).stage == "s07_whole"
+    assert plan((2, 20, 20), dtype=torch.float64).stage == "s04_recursive"
+    # started one by one it would be one launch, replayed a hundred are nothing
+    assert not stage("s07_whole").pays(1, 200, 1, True) and stage("s07_whole").pays(
+        1, 200, 1, False
+    )
+    assert plan((1, 200, 1)).stage == "s06_update"
+
+
+@pretended
+def test_it_says_what_it_is_and_what_it_holds(plan):
+    p = plan((3, 20, 18), stage="s06_update")
+    own = 4 * 3 * (20 * 18 + 18 + 18)
+    assert p.held == {"its own buffers": own, "the graph's scratch": 4_000_000}
+    said = (
+        "plan of [3, 20, 18] float32 on GPU of a test: stage s06_update, replayed as a CUDA "
+        "graph in 2 branches; holds 0.0 MB for its own buffers, 4.0 MB for the graph's scratch"
+    )
+    assert str(p) == repr(p) == said
+
+
+@pytest.mark.parametrize("count", (1, 2, 3))
+def test_a_graph_has_a_branch_for_each_task_and_ends_with_the_last(monkeypatch, count):
+    log, current = [], ["the caller's"]
+
+    class Stream:
+        made = 0
+
+        def __init__(self):
+            Stream.made += 1
+            self.name = f"stream {Stream.made}"
+
+        def wait_stream(self, other):
+            log.append((self.name, "waits", other.name))
+
+    caller = Stream()
+    caller.name = current[0]
+
+    @contextmanager
+    def on(stream):
+        current.append(stream.name)
+        yield
+        current.pop()
+
+    @contextmanager
+    def capture(graph, stream):
+        log.append("begin")
+        with on(stream):
+            yield
+        log.append("end")
+
+    cuda = SimpleNamespace(
+        Stream=Stream, stream=on, graph=capture, CUDAGraph=object, current_stream=lambda: caller
+    )
+    monkeypatch.setattr(replay, "torch", module(cuda=cuda))
+    replay._captured([lambda k=k: log.append((current[-1], "task", k)) for k in range(count)])
+
+    begin = log.index("begin")
+    before, inside = log[:begin], log[begin + 1 : -1]
+    assert log[-1] == "end"
+    main = next(stream for stream, what, *_ in before if what == "task")
+    # all that the caller has begun is done first, and all tasks before the capture
+    assert before[0] == (main, "waits", current[0])
+    assert before[-1] == (current[0], "waits", main)
+    assert [k for _, what, k in before if what == "task"] == list(range(count))
+    on_stream = {k: stream for stream, what, k in inside if what == "task"}
+    assert set(on_stream) == set(range(count)) and len(set(on_stream.values())) == count
+    for k, stream in on_stream.items():
+        if stream != main:
+            fork, join = (stream, "waits", main), (main, "waits", stream)
+            assert inside.index(fork) < inside.index((stream, "task", k)) < inside.index(join)
+            # the main stream works while the others do
+            assert inside.index((main, "task", 0)) < inside.index(join)
+
+
+@pytest.mark.gpu
+class TestOnTheGpu:
+    """Sizes of one branch and of two, with a copy of A and without."""
+
+    CASES = (
+        ("s07_whole", (40, 100, 100)),
+        ("s06_update", (40, 352, 352)),
+        ("s06_update", (2, 1000, 700)),
+        ("s05_panel", (30, 100, 100)),
+        ("s04_recursive", (30, 100, 100)),
+    )
+    BRANCHED = ("s06_update", (300, 256, 256))
+
+    def data(self, shape, seed):
+        return batch_of("dense", shape[0], shape[1], seed=seed)[..., : shape[2]].cuda()
+
+    @pytest.mark.parametrize(("name", "shape"), CASES)
+    def test_twenty_replays_are_bitwise_what_the_stage_gives(self, name, shape):
+        p = qrlib.plan(shape, stage=name)
+        given = [self.data(shape, seed) for seed in range(3)]
+        expected = [qrlib.geqrf(A, stage=name) for A in given]
+        for k in range(20):
+            assert_same(p(given[k % 3]), expected[k % 3])
+
+    def test_branches_are_bitwise_what_the_stage_gives_for_their_parts(self):
+        name, shape = self.BRANCHED
+        p = qrlib.plan(shape, stage=name)
+        assert p.branches == 2
+        for k in range(20):
+            A = self.data(shape, k % 3)
+            parts = [stage(name).geqrf(part) for part in A.chunk(2)]
+            H, tau = p(A)
+            assert torch.equal(H, torch.cat([part.H for part in parts]))
+            assert torch.equal(tau, torch.cat([part.tau for part in parts]))
+        assert qrlib.certify(A, H, tau).passed
+
+    @pytest.mark.parametrize("copy", (True, False))
+    @pytest.mark.parametrize(("name", "shape"), (CASES[0], CASES[1], BRANCHED))
+    def test_another_stream_and_data_that_it_has_just_written(self, name, shape, copy):
+        p = qrlib.plan(shape, stage=name)
+        A = self.data(shape, 0)
+        expected = p(2 * A)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            # the stream is busy, and A is not what it will be
+            busy = torch.ones(4096, 4096, device="cuda")
+            for _ in range(20):
+                busy = busy @ busy
+            A *= 2
+            H, tau = p(A, copy=copy)
+            A.zero_()
+            H, tau = H.clone(), tau.clone()
+        torch.cuda.current_stream().wait_stream(stream)
+        assert_same(qrlib.QR(H, tau), expected)
+
+    def test_streams_in_turn_wait_for_each_other(self):
+        name, shape = self.BRANCHED
+        p = qrlib.plan(shape, stage=name)
+        given = [self.data(shape, seed) for seed in range(4)]
+        expected = [p(A) for A in given]
+        torch.cuda.synchronize()
+        found = []
+        streams = [torch.cuda.Stream() for _ in given]
+        for _ in range(5):
+            for A, stream in zip(given, streams):
+                with torch.cuda.stream(stream):
+                    found.append(p(A))
+        torch.cuda.synchronize()
+        for k, each in enumerate(found):
+            assert_same(each, expected[k % 4])
+
+    @pytest.mark.parametrize(("name", "shape"), (CASES[0], CASES[1]))
+    def test_threads(self, name, shape):
+        p = qrlib.plan(shape, stage=name)
+        given = [self.data(shape, seed) for seed in range(4)]
+        expected = [p(A) for A in given]
+        torch.cuda.synchronize()
+        wrong = []
+
+        def work(k):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(20):
+                    ours = p(given[k])
+                    if not torch.equal(ours.H, expected[k].H):
+                        wrong.append(k)
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+    def test_float64(self):
+        A = normal(8, 60, 40, dtype=torch.float64).cuda()
+        p = qrlib.plan(A.shape, dtype=torch.float64)
+        assert p.stage == "s04_recursive" and "float64" in str(p)
+        assert_same(p(A), qrlib.geqrf(A))
+
+    @pytest.mark.parametrize(("name", "shape"), (*CASES, BRANCHED))
+    def test_it_names_its_stage_and_its_bytes(self, name, shape):
+        p = qrlib.plan(shape, stage=name)
+        assert f"stage {name}" in str(p) and torch.cuda.get_device_name() in str(p)
+        B, m, n = shape
+        own = p.held["its own buffers"]
+        assert 4 * B * m * n <= own <= 4 * B * (m * n + 2 * n)
+        assert f"{own / 1e6:.1f} MB for its own buffers" in str(p)
+        assert p.held["the graph's scratch"] > 0
+
+    def test_a_plan_that_is_dropped_gives_its_memory_back(self):
+        import gc
+
+        name, shape = self.BRANCHED
+        qrlib.plan(shape, stage=name)
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        p = qrlib.plan(shape, stage=name)
+        assert torch.cuda.memory_reserved() > before
+        del p
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() <= before
+
+    @pytest.mark.parametrize("name", ("s06_update", "s07_whole"))
+    def test_no_synchronisation_inside(self, name):
+        shape = (40, 100, 100)
+        p, A = qrlib.plan(shape, stage=name), self.data(shape, 0)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            p(A)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    def test_too_little_memory_is_said_before_anything_is_held(self):
+        free, _ = torch.cuda.mem_get_info()
+        B = free // (512 * 512 * 4) * 2
+        with pytest.raises(
+            torch.cuda.OutOfMemoryError, match="stage s06_update needs .* GB beside"
+        ):
+            qrlib.plan((B, 512, 512), stage="s06_update")

@@ -143,14 +143,19 @@ def test_what_no_stage_takes_is_refused(plan):
 
 
 @pretended
-def test_auto_is_the_fastest_stage_for_a_replay(plan):
-    assert plan((2, 20, 20)).stage == "s07_whole"
+def test_auto_is_what_pays_in_a_graph(plan):
     assert plan((2, 20, 20), dtype=torch.float64).stage == "s04_recursive"
-    # started one by one it would be one launch, replayed a hundred are nothing
-    assert not stage("s07_whole").pays(1, 200, 1, True) and stage("s07_whole").pays(
-        1, 200, 1, False
-    )
-    assert plan((1, 200, 1)).stage == "s06_update"
+    whole = stage("s07_whole")
+    for B, m, n in ((2, 20, 20), (1, 200, 1)):
+        A, p = normal(B, m, n), plan((B, m, n))
+        assert p.stage == "s07_whole"
+        one_launch = whole.pays(B, m, n, replayed=True)
+        assert_same(p(A), whole.geqrf(A, whole=one_launch))
+        # stage 6 has buffers of its own in a plan: H, exponents, tau
+        own = m * n if one_launch else m * n + n + min(m, n)
+        assert p.held["its own buffers"] == 4 * B * own
+    # one launch where each comes from Python, many where they do not
+    assert whole.pays(B, m, n, replayed=False) and not one_launch
 
 
 @pretended

@@ -5,8 +5,10 @@ comparisons, changes of sign, and products with a power of two, which only move 
 product of matrices [m, k] [k, n] is mnk multiplications and mn(k - 1) additions.
 
 Bytes are what an algorithm moves through device memory when every verb reads its operands from
-there and writes its results back, and nothing stays on the chip in between. Times are predictions:
-the word stands in everything printed here. What was measured carries its date.
+there and writes its results back, and nothing stays on the chip in between; of stages 5 to 7, what
+their kernels load and store, as often as they do. Their flops leave out what tiles have beyond the
+matrix, and a product of pairs counts once. Times are predictions: the word stands in everything
+printed here. What was measured carries its date.
 
 Sizes are those of one matrix [m, n] up to `plan`, which takes the batch [B, m, n].
 Python's integers only: nothing is imported that has to be installed.

@@ -160,7 +160,9 @@ def product(a1, a2, b1, b2, total, PRECISION: tl.constexpr):
     """
     if PRECISION == "fp16x3":
         # small terms first
-        return tl.dot(a1, b1, tl.dot(a1, b2, tl.dot(a2, b1, total)))
+        total = tl.dot(a2, b1, total, out_dtype=tl.float32)
+        total = tl.dot(a1, b2, total, out_dtype=tl.float32)
+        return tl.dot(a1, b1, total, out_dtype=tl.float32)
     else:
         return tl.dot(a1, b1, total, input_precision=PRECISION)
 

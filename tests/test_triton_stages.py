@@ -4,7 +4,9 @@ The interpreter shows indexing, masks and the order of things. What it cannot sh
 products on tensor cores, registers and races, is what the tests marked gpu are for.
 """
 
+import ast
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -51,6 +53,35 @@ def assert_as_good_as_lapack(A, H, tau, by_lapack=None):
 
 # one size below, at and above a narrow panel, and two wide panels; the GPU sees many more
 SMALL = ((1, 1), (2, 2), (5, 3), (3, 5), (16, 16), (17, 17), (33, 20), (20, 33), (70, 66), (66, 70))
+
+
+def dots(source):
+    """Lines of tl.dot, and of `@`, that do not say in which precision they multiply and add."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            yield node.lineno, False
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("tl.dot", "tl.dot_scaled"):
+            said = {keyword.arg for keyword in node.keywords}
+            # float16 factors are multiplied exactly: the sum is what there is to say of them
+            yield node.lineno, bool(said & {"input_precision", "out_dtype"})
+
+
+def test_every_dot_names_its_precision():
+    assert list(dots("tl.dot(a, b)\ntl.dot(a, b, input_precision=P)\na @ b")) == [
+        (1, False),
+        (2, True),
+        (3, False),
+    ]
+    package = pathlib.Path(qrlib.__file__).parent
+    found = 0
+    for file in sorted({*package.glob("*.py"), *package.glob("stages/*.py")}):
+        source = file.read_text(encoding="utf-8")
+        if "@triton.jit" not in source:
+            continue
+        for line, named in dots(source):
+            assert named, f"{file.name}:{line} does not name its precision"
+            found += 1
+    assert found >= 8
 
 
 @each_stage

@@ -7,7 +7,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from qrlib.checks import check_matrix, check_pair, check_precision, check_same, shape_of
+from qrlib.checks import (
+    check_matrix,
+    check_numbers,
+    check_pair,
+    check_precision,
+    check_same,
+    shape_of,
+)
 from qrlib.compact import QR, flat, namespace, unpack_r
 from qrlib.stages import TRITON
 from qrlib.stages import stage as _stage
@@ -30,7 +37,7 @@ def geqrf(A, *, stage="auto", precision="fp32"):
 
     Raises:
         TypeError: A is no tensor or array, or not of a dtype that the stage takes.
-        ValueError: fewer than two dimensions; unknown stage or precision.
+        ValueError: fewer than two dimensions; no numbers ("meta"); unknown stage or precision.
         RuntimeError: the stage's backend is not installed; the stage does not run on A's device;
             A requires a gradient.
         torch.cuda.OutOfMemoryError: too little memory; the message says how much is needed.
@@ -38,6 +45,7 @@ def geqrf(A, *, stage="auto", precision="fp32"):
     Cost: 2n^2 (m - n/3) flops a matrix. Accuracy: qrlib.certify. Source: LAPACK xGEQRF.
     """
     check_matrix("A", A)
+    check_numbers("A", A)
     check_precision(precision)
     H, tau = _factor(flat(A), stage)
     m, n = A.shape[-2:]

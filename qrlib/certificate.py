@@ -182,6 +182,11 @@ def certify(A, H, tau, *, gate=TASK):
             "A and H must have one shape [..., m, n], and tau [..., min(m, n)]; "
             f"got {tuple(A.shape)}, {tuple(H.shape)} and {tuple(tau.shape)}"
         )
+    if not isinstance(gate, tuple) or len(gate) != 2:
+        raise TypeError(
+            "gate must be certificate.TASK, certificate.LAPACK or Gate(factor, orthogonality); "
+            f"got {gate!r}"
+        )
     eps = np.finfo(str(A.dtype).removeprefix("torch.")).eps
     factor, orthogonality, columnwise, finite = residuals(flat(A), flat(H), flat(tau, 1))
     batch = tuple(A.shape[:-2])

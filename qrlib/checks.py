@@ -25,10 +25,20 @@ def check_array(name, X):
             f"{name} must be a torch tensor or a NumPy array; got {type(X).__name__}; "
             f"use torch.as_tensor({name})"
         )
+    if not is_tensor and isinstance(X, np.ma.MaskedArray | np.matrix):
+        raise TypeError(
+            f"{name} must be a plain array; got {type(X).__name__}; use np.asarray({name}), and "
+            f"fill what is masked before"
+        )
     if str(X.dtype).removeprefix("torch.") not in DTYPES:
         raise TypeError(
             f"{name} must be float32 or float64; got {X.dtype}; convert it first, "
             f"for example {name}.{'to(torch.float32)' if is_tensor else 'astype(np.float32)'}"
+        )
+    if is_tensor and X.is_nested:
+        raise TypeError(
+            f"{name} must be one tensor; got a nested one; factor its parts, which {name}.unbind() "
+            "gives, or pad them"
         )
     if is_tensor and X.layout is not torch.strided:
         raise TypeError(f"{name} must be dense; got layout {X.layout}; use {name}.to_dense()")
@@ -53,6 +63,15 @@ def check_matrix(name, X):
         )
 
 
+def check_numbers(name, X):
+    """A tensor on "meta" has a shape and nothing to compute with."""
+    if not isinstance(X, np.ndarray) and X.is_meta:
+        raise ValueError(
+            f"{name} must have numbers; got a tensor on {X.device}, which has a shape alone; "
+            f"make one with torch.empty_like({name}, device='cpu') and fill it"
+        )
+
+
 def check_same(a, X, b, Y):
     """X and Y: one library, one dtype, one device."""
     for what, of_x, of_y in (
@@ -69,6 +88,7 @@ def check_pair(H, tau):
     check_matrix("H", H)
     check_array("tau", tau)
     check_same("H", H, "tau", tau)
+    check_numbers("H", H)
     k = tau.shape[-1] if tau.ndim else None
     if tau.shape[:-1] != H.shape[:-2] or k is None or k > min(H.shape[-2:]):
         raise ValueError(

@@ -35,7 +35,10 @@ def namespace(X):
 
 
 def flat(X, dims=2):
-    """[..., m, n] as [B, m, n], or with dims=1 [..., k] as [B, k]; a view where strides allow."""
+    """[..., m, n] as [B, m, n], or with dims=1 [..., k] as [B, k]; a view where possible."""
+    if not isinstance(X, np.ndarray):
+        # kernels and NumPy read memory as it is: a minus that torch only notes has to be there
+        X = X.resolve_neg()
     batch = X.shape[: X.ndim - dims]
     # counted, not -1: an empty matrix cannot tell how many there are
     return X.reshape(math.prod(batch), *X.shape[X.ndim - dims :])

@@ -7,12 +7,14 @@ their updates, which fill the chip.
 """
 
 import threading
+from collections.abc import Iterable
 from functools import partial
+from numbers import Integral
 
 import torch
 
 from qrlib.api import auto_stage, refuse, runs
-from qrlib.checks import DTYPES, check_precision, shape_of
+from qrlib.checks import check_array, check_precision, shape_of
 from qrlib.compact import QR, flat
 from qrlib.stages import stage as _stage
 
@@ -51,11 +53,12 @@ class Plan:
     """
 
     def __init__(self, shape, stage, precision, dtype, device):
-        shape = torch.Size(shape)
-        if len(shape) < 2:
-            raise ValueError(f"shape must be (..., m, n); got {tuple(shape)}")
-        if str(dtype).removeprefix("torch.") not in DTYPES:
-            raise TypeError(f"dtype must be torch.float32 or torch.float64; got {dtype}")
+        sizes = tuple(shape) if isinstance(shape, Iterable) else ()
+        if len(sizes) < 2 or not all(isinstance(k, Integral) and k >= 0 for k in sizes):
+            raise ValueError(f"shape must be (..., m, n); got {shape!r}; A.shape gives that of A")
+        shape = torch.Size(sizes)
+        if dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"dtype must be torch.float32 or torch.float64; got {dtype!r}")
         check_precision(precision)
         _check_device(device)
         self.shape, self.dtype = shape, dtype
@@ -113,6 +116,7 @@ class Plan:
         """
         if not isinstance(A, torch.Tensor):
             raise TypeError(f"A must be a torch tensor; got {type(A).__name__}")
+        check_array("A", A)
         for what, mine, its in (
             ("shape", tuple(self.shape), shape_of(A)),
             ("dtype", self.dtype, A.dtype),

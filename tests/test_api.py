@@ -27,6 +27,26 @@ BAD = {
     "complex": (lambda: qrlib.geqrf(A.to(torch.complex64)), TypeError, "torch.complex64"),
     "half": (lambda: qrlib.geqrf(A.half()), TypeError, "torch.float16.*convert"),
     "sparse": (lambda: qrlib.geqrf(A[0].to_sparse()), TypeError, "to_dense"),
+    "nested": (
+        lambda: qrlib.geqrf(torch.nested.nested_tensor([A[0], A[1, :3]])),
+        TypeError,
+        "one tensor; got a nested one; .*unbind",
+    ),
+    "masked": (
+        lambda: qrlib.geqrf(np.ma.array(A.numpy(), mask=A.numpy() > 0)),
+        TypeError,
+        "plain array; got MaskedArray; use np.asarray",
+    ),
+    "numbers missing": (
+        lambda: qrlib.geqrf(A.to("meta")),
+        ValueError,
+        "numbers; got a tensor on meta",
+    ),
+    "numbers missing in H": (
+        lambda: qrlib.householder_product(H.to("meta"), TAU.to("meta")),
+        ValueError,
+        "H must have numbers; got a tensor on meta",
+    ),
     "gradient": (
         lambda: qrlib.geqrf(A.clone().requires_grad_()),
         RuntimeError,
@@ -64,6 +84,14 @@ BAD = {
         "cuda:99 is not here.*qrlib.doctor",
     ),
     "plan of a vector": (lambda: qrlib.plan((4,)), ValueError, r"\(..., m, n\); got \(4,\)"),
+    "plan of a number": (lambda: qrlib.plan(4), ValueError, r"\(..., m, n\); got 4"),
+    "plan of fractions": (lambda: qrlib.plan((2.5, 3)), ValueError, r"got \(2.5, 3\)"),
+    "plan of less than nothing": (lambda: qrlib.plan((-1, 3)), ValueError, r"got \(-1, 3\)"),
+    "plan, dtype by name": (
+        lambda: qrlib.plan((4, 3), dtype="float32"),
+        TypeError,
+        "torch.float32 or torch.float64; got 'float32'",
+    ),
     "plan in half": (
         lambda: qrlib.plan((4, 3), dtype=torch.float16),
         TypeError,
@@ -118,6 +146,11 @@ BAD = {
     "C on another device": (lambda: qrlib.ormqr(H, TAU, A.to("meta")), ValueError, "same device"),
     "certificate of another shape": (lambda: qrlib.certify(A[:1], H, TAU), ValueError, "one shape"),
     "certificate, tau cut": (lambda: qrlib.certify(A, H, TAU[:, :2]), ValueError, "min"),
+    "certificate, gate by name": (
+        lambda: qrlib.certify(A, H, TAU, gate="LAPACK"),
+        TypeError,
+        "Gate.factor, orthogonality.; got 'LAPACK'",
+    ),
 }
 
 
@@ -222,6 +255,18 @@ def test_numpy_negative_strides():
     X = normal(2, 5, 5, dtype=torch.float64).numpy()[:, ::-1, ::-1]
     for stage in ("auto", "s01_mirror"):
         assert qrlib.certify(X, *qrlib.geqrf(X, stage=stage)).passed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there a stage needs no interpreter")
+@pytest.mark.parametrize("stage", (*ALL_STAGES, *TRITON))
+def test_a_minus_that_torch_only_notes(stage):
+    """The imaginary part of a conjugate is a view of memory that has the opposite sign."""
+    Z = torch.complex(normal(2, 9, 5), normal(2, 9, 5, seed=1)).conj()
+    X = Z.imag
+    assert X.is_neg()
+    found, expected = qrlib.geqrf(X, stage=stage), qrlib.geqrf(X.resolve_neg(), stage=stage)
+    assert torch.equal(found.H, expected.H) and torch.equal(found.tau, expected.tau)
+    assert qrlib.certify(X, *found).passed
 
 
 @pytest.mark.parametrize("as_numpy", (False, True))

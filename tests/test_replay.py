@@ -97,6 +97,13 @@ def test_any_batch_shape_and_any_strides(plan, name):
 
 
 @pretended
+def test_a_minus_that_torch_only_notes(plan):
+    A = torch.complex(normal(2, 20, 18), normal(2, 20, 18, seed=1)).conj().imag
+    assert A.is_neg()
+    assert_same(plan(A.shape, stage="s06_update")(A), stage("s06_update").geqrf(A.resolve_neg()))
+
+
+@pretended
 @pytest.mark.parametrize("name", ("s06_update", "s04_recursive"))
 @pytest.mark.parametrize("shape", ((0, 5, 3), (2, 0, 3), (2, 3, 0)))
 def test_nothing_to_do(plan, name, shape):
@@ -126,8 +133,10 @@ def test_without_a_copy_it_is_the_memory_of_the_plan(plan):
         (torch.ones(3, 20, 18).double(), TypeError, "dtype torch.float32; got torch.float64"),
         (torch.ones(3, 20, 18, device="meta"), ValueError, "plan's device cpu; got meta"),
         (torch.ones(3, 20, 18).numpy(), TypeError, "a torch tensor; got ndarray"),
+        (torch.ones(3, 20, 18).to_sparse(), TypeError, "must be dense.*to_dense"),
+        (torch.ones(3, 20, 18, requires_grad=True), RuntimeError, "gradient.*detach"),
     ],
-    ids=("shape", "dimensions", "dtype", "device", "NumPy"),
+    ids=("shape", "dimensions", "dtype", "device", "NumPy", "sparse", "gradient"),
 )
 def test_what_it_was_not_made_for_is_refused(plan, A, error, message):
     with pytest.raises(error, match=message):

@@ -428,7 +428,14 @@ def test_precisions_are_the_rows_of_the_file(tmp_path):
     assert "fp16x3" in lines[2] and "1.23 ms" in lines[2]
 
 
-def test_without_a_file_the_page_says_so(tmp_path):
-    for table in (figures.replay_table, figures.precision_table):
-        lines = table(tmp_path / "none.json")
-        assert len(lines) == 1 and "Not measured yet" in lines[0]
+def test_without_a_file_the_page_says_how_to_make_it(tmp_path):
+    first, setting, *command = figures.precision_table(tmp_path / "none.json")
+    assert first.startswith("Not measured yet")
+    from qrlib.bench.__main__ import parser
+
+    words = " ".join(command).replace("\\", " ").replace("$s", setting.split("=")[1]).split()
+    asked = parser().parse_args(words[3:])
+    assert asked.replay and asked.json.endswith(figures.PRECISIONS.name)
+    assert [stage.rpartition("=")[2] for stage in asked.stage] == [
+        "ieee", "tf32x3", "fp16x3", "tf32",
+    ]  # fmt: skip

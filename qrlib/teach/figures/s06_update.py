@@ -21,6 +21,12 @@ from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style, number
 
 # written by python -m qrlib.bench --json
 PRECISIONS = DATA.with_name("update_precision.json")
+MEASURE = (
+    "s=qrlib.stages.s06_update:precision",
+    "python -m qrlib.bench --stage $s=ieee $s=tf32x3 $s=fp16x3 $s=tf32 \\",
+    "  --case 1 3 4 5 --replay --compare none --no-probes \\",
+    "  --json book/data/update_precision.json",
+)
 H200 = DEVICES["H200"]
 KIB = 2**10
 
@@ -642,14 +648,6 @@ def timeline_stepper(lengths=(20, 10, 5, 2)):
 # measured
 
 
-def measured(data, **want):
-    """Results of a benchmark's file, or None where it is not there or has no such row."""
-    if not Path(data).exists():
-        return None
-    found = results.load(data)
-    return found if any(row["ok"] for row in found.find(**want)) else None
-
-
 class Replay(NamedTuple):
     """A size that was measured both ways; times in us. host: its launches, as plain ones."""
 
@@ -680,9 +678,7 @@ def replays(found, stage="s06_update"):
 
 def replay_table(data=DATA, stage="s06_update"):
     """Lines: one by one and replayed for each size, and the first for each launch."""
-    found = measured(data, stage=stage, mode="replay")
-    if found is None:
-        return ["Not measured yet: this table is made of book/data/ladder.json."]
+    found = results.load(data)
     lines = ["matrices    n  launches  one by one  for each   replayed  gain"]
     for each in replays(found, stage):
         times = each.eager, each.eager / each.launches, each.replayed
@@ -740,7 +736,7 @@ def replay_chart(data=DATA, stage="s06_update"):
 def precision_table(data=PRECISIONS):
     """Lines: times and residuals of each precision of the products, for each case."""
     if not Path(data).exists():
-        return ["Not measured yet: this table is made of book/data/update_precision.json."]
+        return ["Not measured yet. On a GPU:", *(f"  {line}" for line in MEASURE)]
     found = results.load(data)
     lines = ["matrices and family          products     replayed   factor   orthogonality"]
     for row in found.find(mode="replay"):

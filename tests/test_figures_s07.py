@@ -15,7 +15,7 @@ from drawings import (  # noqa: E402
     words_inside,
 )
 
-from qrlib.bench import Results  # noqa: E402
+from qrlib.bench import Results, load  # noqa: E402
 from qrlib.launches import device_of, launches  # noqa: E402
 from qrlib.stages import s07_whole  # noqa: E402
 from qrlib.teach.exercises import s07_whole as exercises  # noqa: E402
@@ -40,14 +40,9 @@ DRAWN = {
 }
 
 
-def measured(rows):
-    """Results with {(stage, batch, n): (eager, replayed)} in microseconds."""
-    rows = [
-        {"stage": stage, "batch": B, "n": n, "mode": mode, "median_us": us}
-        for (stage, B, n), both in rows.items()
-        for mode, us in zip(("eager", "replay"), both)
-    ]
-    return Results({}, {}, rows)
+def measured(cases):
+    """Results of batches (B, n)."""
+    return Results({}, {}, [{"batch": B, "n": n} for B, n in cases])
 
 
 @pytest.fixture
@@ -212,25 +207,6 @@ def test_the_chapters_cases_are_single_kernels():
         assert len(figures.kernels("s07_whole", B, n)) == 1
 
 
-def test_plots_show_what_was_measured(rooms):
-    pytest.importorskip("matplotlib")
-    waves = measured({(figures.MEASURED, B, 32): (50.0 + B, 40.0 + B) for B in (1, 100, 1000)})
-    assert figures.batches(waves, 32) == {1: 41.0, 100: 140.0, 1000: 1040.0}
-    cliff = figures.cliff_plot(waves, 32)
-    assert "41 \u00b5s for 1, 1.04 ms for 1000" in cliff.alt
-    assert f"a step after every {132 * 8} matrices" in cliff.alt
-    times = {("s06_update", B, n): (90.0, 80.0) for B in (1, 640) for n in (32, 64)}
-    times |= {(figures.MEASURED, B, n): (n, n) for B in (1, 640) for n in (32, 64)}
-    sizes = measured(times)
-    assert figures.timed(sizes, 640) == ((32, 64), (80.0, 80.0), (32, 64))
-    assert figures.ratios(sizes, 640) == [(32, 2.5), (64, 1.25)]
-    assert figures.ratios(sizes, 7) == []
-    plot = figures.sizes_plot(sizes)
-    assert "640 matrices: 2.5 at n = 32, 1.2 at 64" in plot.alt
-    for figure in (cliff, plot):
-        described_and_self_contained(figure)
-
-
 @pytest.mark.parametrize(
     "cases, words",
     [
@@ -241,11 +217,14 @@ def test_plots_show_what_was_measured(rooms):
 )
 def test_words_say_which_cases_stage_7_keeps(cases, words, monkeypatch):
     monkeypatch.setattr(s07_whole, "pays", lambda B, m, n, replayed: n < 100)
-    rows = measured({("s07_whole", B, n): (1.0, 1.0) for B, n in cases})
-    assert words in figures.kept_words(rows)
+    assert words in figures.kept_words(measured(cases))
 
 
-def test_nothing_measured_is_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "DATA", tmp_path / "ladder.json")
-    assert figures.stored("whole_sizes") is None
-    assert figures.best(measured({}), stage=figures.MEASURED) is None
+@pytest.mark.skipif(not figures.DATA.exists(), reason="the ladder has not been measured")
+def test_times_and_words_are_those_of_the_ladder():
+    ladder = load(figures.DATA)
+    assert figures.kept_words() == figures.kept_words(ladder)
+    B, n, _ = figures.CASES[2]
+    eager = ladder.find(stage="s06_update", batch=B, n=n, family="dense", mode="eager")
+    assert 0 < figures.measured("s06_update", B, n) <= eager[0]["median_us"] / 1e6
+    assert figures.measured("s06_update", B, n) < figures.measured("torch", B, n)

@@ -549,8 +549,7 @@ EXERCISES = (
             Both stages were timed on some sizes n, in rising order. Up to some size stage 7 is to
             be taken, beyond it stage 6. Write handover(sizes, six, seven): the largest n that goes
             to stage 7, or 0, such that the geometric mean of the times over all sizes is smallest.
-            Measured times stumble: they may cross more than once. In the lab apply it to those of
-            the chapter.
+            Measured times stumble: they may cross more than once.
         """,
         solution=handover,
         steps=tuple((name, _handed(name)) for name in MEASURED),

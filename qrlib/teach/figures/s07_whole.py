@@ -14,10 +14,10 @@ import torch
 from qrlib.bench import results
 from qrlib.launches import device_of, launches
 from qrlib.stages import stage as stage_of
-from qrlib.teach.figures.ladder import DATA, duration
+from qrlib.teach.figures.ladder import DATA
 from qrlib.teach.figures.s03_blocked import columns_words
 from qrlib.teach.stepper import Frame, Stepper
-from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style
+from qrlib.teach.svg import Figure
 
 
 def percent(share):
@@ -25,10 +25,9 @@ def percent(share):
     return f"{100 * share:.0f} %"
 
 
-# stage 7 wherever it can, and not only where it pays; and what the benchmark calls that
+# stage 7 wherever it can, and not only where it pays
 SEVEN = "s07_whole"
 WHOLE = {"whole": True}
-MEASURED = "s07_whole:whole=True"
 
 
 def kernels(stage, B, n, target="sm_90a"):
@@ -413,14 +412,15 @@ def chip_stepper():
     return Stepper(frames, "Batch", "Programs of a batch, given to the SMs of a chip.", lines=3)
 
 
-def stored(name):
-    """Results of book/data/name.json, or None where nothing was measured yet."""
-    path = DATA.parent / f"{name}.json"
-    return results.load(path) if path.exists() else None
+def measured(stage, B, n):
+    """Seconds that a stage takes for a dense batch of the ladder, replayed if that is shorter."""
+    rows = results.load(DATA).find(stage=stage, batch=B, n=n, family="dense")
+    return min(row["median_us"] for row in rows) / 1e6
 
 
-def kept_words(measured):
-    """Which of the cases of a measurement stage 7 keeps to itself, as a sentence."""
+def kept_words(measured=None):
+    """Which cases of a measurement, that of the ladder, stage 7 keeps to itself, as a sentence."""
+    measured = results.load(DATA) if measured is None else measured
     pays = stage_of(SEVEN).pays
     cases = list(dict.fromkeys((row["batch"], row["n"]) for row in measured.rows))
     kept = [f"{B} \u00d7 {n}" for B, n in cases if pays(B, n, n, False)]
@@ -434,94 +434,3 @@ def kept_words(measured):
     if len(kept) == len(cases):
         return f"All of these batches, {own}, are small enough for stage 7 to keep them."
     return f"Of these batches stage 7 keeps {own} to itself; the others it hands to stage 6."
-
-
-def best(measured, **want):
-    """Microseconds of a stage on a case, eager or replayed, whichever is shorter; None without."""
-    found = [row["median_us"] for row in measured.find(**want) if row["median_us"]]
-    return min(found, default=None)
-
-
-def batches(measured, n):
-    """{batch: microseconds} of stage 7 for one n."""
-    sizes = sorted({row["batch"] for row in measured.find(stage=MEASURED, n=n)})
-    return {B: best(measured, stage=MEASURED, n=n, batch=B) for B in sizes}
-
-
-def cliff_plot(measured, n, target="sm_90a"):
-    """Time against the batch, as measured, and what counting the waves predicts."""
-    points = batches(measured, n)
-    device, own = device_of(target), room(n, target)
-    step = device.sms * own.places
-    alone = points[min(points)]
-    top = max(points)
-    xs = np.arange(1, top + 1)
-    unit, us = ("\u00b5s", 1) if points[top] < 1000 else ("ms", 1000)
-    stairs = [alone * waves(x, device.sms, own.places) / us for x in xs]
-    values = [value / us for value in points.values()]
-    alt = (
-        f"Time against the number of matrices, n = {n}. Measured: {duration(alone)} for "
-        f"{min(points)}, {duration(points[top])} for {top}. Predicted from the first of them: a "
-        f"staircase with a step after every {step} matrices."
-    )
-    with matplotlib_style() as color:
-        from matplotlib import pyplot
-
-        figure, axes = pyplot.subplots(figsize=(4.6, 3.2))
-        look = {"color": color["muted"], "ls": "--", "lw": 1.5}
-        axes.plot(xs, stairs, label="waves, counted", **look)
-        look = {"color": color["orange"], "marker": "o", "ls": "-", "label": "measured"}
-        axes.plot(list(points), values, **look)
-        axes.set(xlabel="matrices in the batch", ylabel=f"time, {unit}")
-        axes.set_ylim(0, 1.08 * max(*values, *stairs))
-        figure.legend(loc="outside upper left", ncols=2)
-        return from_matplotlib(figure, alt, max_width=520)
-
-
-def timed(measured, B):
-    """(sizes, microseconds of stage 6, of stage 7) for batches of B, eager or replayed."""
-    rows = []
-    for n in sorted({row["n"] for row in measured.rows if row["batch"] == B}):
-        stages = ("s06_update", MEASURED)
-        both = [best(measured, stage=stage, n=n, batch=B) for stage in stages]
-        if all(both):
-            rows.append((n, *both))
-    return tuple(zip(*rows))
-
-
-def ratios(measured, B):
-    """[(n, time of stage 6 over time of stage 7)] for batches of B."""
-    return [(n, six / seven) for n, six, seven in zip(*timed(measured, B))]
-
-
-def sizes_plot(measured):
-    """How much faster stage 7 is than stage 6, against n, for every batch that was measured."""
-    sizes = sorted({row["batch"] for row in measured.rows})
-    lines = {B: ratios(measured, B) for B in sizes}
-    named = {B: f"{B} matri{'x' if B == 1 else 'ces'}" for B in sizes}
-    said = [
-        f"{named[B]}: {line[0][1]:.2g} at n = {line[0][0]}, {line[-1][1]:.2g} at {line[-1][0]}"
-        for B, line in lines.items()
-    ]
-    alt = (
-        "The time of stage 6 over that of stage 7 against n, both logarithmic; above 1 one program "
-        f"a matrix is ahead. {'; '.join(said)}."
-    )
-    with matplotlib_style() as color:
-        from matplotlib import pyplot
-
-        figure, axes = pyplot.subplots(figsize=(4.6, 3.6))
-        for B, line in lines.items():
-            axes.plot(*zip(*line), marker="o", ms=4, label=named[B])
-        axes.axhline(1, color=color["ink"], lw=1, ls="-")
-        axes.set(xscale="log", yscale="log", xlabel="n", ylabel="time of stage 6 / of stage 7")
-        ns = [n for n, _ in max(lines.values(), key=len)]
-        shown = [n for n in ns if n in (16, 32, 64, 128, 256, 512)] or ns
-        axes.set_xticks(shown, [str(n) for n in shown])
-        ticks = [0.25, 0.5, 1, 2, 4, 8]
-        low, high = axes.get_ylim()
-        inside = [t for t in ticks if low <= t <= high]
-        axes.set_yticks(inside, [f"{t:g}" for t in inside])
-        axes.minorticks_off()
-        figure.legend(loc="outside upper left", ncols=3)
-        return from_matplotlib(figure, alt, max_width=520)

@@ -428,8 +428,8 @@ def kept_words(measured=None):
     if not kept:
         shown = ", ".join(f"{B} \u00d7 {n}" for B, n in cases)
         return (
-            f"What is timed here, {shown}, is not small: stage 7 hands it over, and its bar is "
-            "that of stage 6 once more, but for the noise of the clock."
+            f"What is timed here, {shown}, is not small: stage 7 hands it over to stage 6, and its "
+            "bar says nothing of its own kernels."
         )
     if len(kept) == len(cases):
         return f"All of these batches, {own}, are small enough for stage 7 to keep them."

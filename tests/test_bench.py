@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from statistics import median
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ import torch
 
 import qrlib
 from qrlib.bench import Results, chart, load
+from qrlib.bench import judge as judging
 from qrlib.bench.__main__ import Progress, cases_of, main, parser
 from qrlib.bench.cases import Inputs, beside, small
 from qrlib.bench.clock import SLACK, SLACK_US, Clock, Time, fingerprint
-from qrlib.bench.judge import FLOOR, LIMITS, OUT_OF_LINE, out_of_line
+from qrlib.bench.judge import FLOOR, LIMITS, OUT_OF_LINE, exceeded, held, judge, out_of_line, spots
 from qrlib.bench.measure import Protocol, measure, resolve
 from qrlib.bench.results import words
 from qrlib.certificate import TASK
@@ -443,6 +445,82 @@ class TestTails:
         assert row["notes"] == [] and row["certificate"]["columnwise"] < 1
 
 
+class TestJudge:
+    """Runs that no stage made: what each of them alone must show."""
+
+    @staticmethod
+    def a_run(inputs, factor=honest, **options):
+        k, A = inputs.fresh()
+        H, tau = factor(A)
+        where = spots(A)
+        return held(k, A, (H, tau), fingerprint(A), where, H[where], **options)
+
+    def test_an_honest_run(self):
+        inputs = Inputs(DENSE)
+        worst, faults, notes = judge(inputs, [self.a_run(inputs) for _ in "123"], "fp32")
+        assert faults == notes == [] and max(worst.values()) < 2
+
+    @pytest.mark.parametrize("which", ("H", "tau"))
+    def test_an_output_in_the_memory_of_the_input(self, which):
+        inputs = Inputs(DENSE)
+
+        def factor(A):
+            found = honest(A)._asdict()
+            home = A.new_empty(A.numel() + found[which].numel())
+            nonlocal given
+            given = home[: A.numel()].view(A.shape).copy_(A)
+            found[which] = home[A.numel() :].view(found[which].shape).copy_(found[which])
+            return QR(**found)
+
+        given = None
+        k, A = inputs.fresh()
+        returned = factor(A)
+        run = held(k, given, returned, fingerprint(A), (), returned.H)
+        assert run.faults == ["an output shares the memory of the input"]
+
+    def test_outputs_of_a_contestant_who_will_overwrite_them_are_copied(self):
+        inputs, lent = Inputs(DENSE), []
+
+        def factor(A):
+            lent.append(honest(A))
+            return lent[-1]
+
+        run = self.a_run(inputs, factor, own=True)
+        for X in lent[0]:
+            X.fill_(0)
+        assert judge(inputs, [run], "fp32")[1] == []
+
+    @pytest.mark.parametrize("which", ("H", "tau"))
+    def test_one_bit_that_changes_later(self, which):
+        inputs = Inputs(DENSE)
+        run = self.a_run(inputs)
+        getattr(run, which).view(torch.int32)[(1,) * getattr(run, which).ndim] ^= 1
+        (fault,) = judge(inputs, [run], "fp32")[1]
+        assert fault == "the result changed after the clock had stopped (1 of 1 runs)"
+
+    def test_memory_of_any_earlier_run_is_not_to_be_used_again(self):
+        inputs = Inputs(DENSE)
+        first, second, third = (self.a_run(inputs) for _ in "123")
+        # the same matrices again: right, and not computed
+        again = third._replace(k=first.k, H=first.H, tau=first.tau, seen=first.seen)
+        again = again._replace(spots=first.spots, glance=first.glance)
+        (fault,) = judge(inputs, [first, second, again], "fp32")[1]
+        assert fault == "the output lies in the memory of an earlier one (1 of 3 runs)"
+
+    @pytest.mark.parametrize("at_once", (1, 1 << 20))
+    @pytest.mark.parametrize("which", range(3))
+    def test_what_is_no_number_is_the_worst_and_beyond_every_limit(
+        self, monkeypatch, which, at_once
+    ):
+        monkeypatch.setattr(judging, "AT_ONCE", at_once)
+        A = torch.from_numpy(make("dense", 3, N, cond=1))
+        H, tau = honest(A)
+        A[which] = float("nan")
+        found = judging.certificate(A, H, tau)
+        assert math.isnan(found["factor"]) and math.isnan(found["columnwise"])
+        assert set(exceeded(found, "fp32")) == {"factor", "columnwise"}
+
+
 class TestInputs:
     @pytest.mark.parametrize("family", FAMILIES)
     def test_a_variant_is_as_hard_and_another(self, family):
@@ -503,15 +581,20 @@ class TestClock:
         assert returned == 2 and seen == 7 and 3e4 <= taken.us == taken.host_us
         assert swept == [before + 1]
 
+    def test_the_sweep_is_not_timed(self):
+        clock = Clock(CPU, 8)
+        clock.buffer = SimpleNamespace(add_=lambda one: threading.Event().wait(0.05))
+        assert clock(lambda A: A, 1)[2].us < 4e4
+
     def test_the_cache_of_a_cpu_is_swept_with_more_than_it_holds(self):
         assert Clock(CPU).buffer.numel() >= 1 << 25
 
     @pytest.mark.parametrize("us", (10.0, 1e4))
     def test_work_after_the_last_event_is_told(self, us):
         clock = Clock(CPU, 0)
-        clock.overhead_us = 3.0
+        clock.overhead_us = 1e4
         slack = max(SLACK_US, SLACK * us)
-        fine, late = (Time(us, 3 + share * slack, us + 50) for share in (0.9, 1.1))
+        fine, late = (Time(us, 1e4 + share * slack, us + 50) for share in (0.9, 1.1))
         assert clock.disagree([late, fine, late, fine]) is None
         said = clock.disagree([late, fine, late, late])
         assert said.startswith("the clocks disagree") and f"{us:.0f} us by events" in said
@@ -534,7 +617,10 @@ class TestClock:
         X = torch.zeros((1 << 24) + 3)
         other = X.clone()
         other[-1] = 1
-        assert len({fingerprint(X), fingerprint(other), fingerprint(other.flip(0))}) == 3
+        # the same number in the same place of another part
+        first = X.clone()
+        first[2] = 1
+        assert len({fingerprint(each) for each in (X, other, other.flip(0), first)}) == 4
 
 
 class TestProtocol:

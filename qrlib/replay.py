@@ -130,13 +130,16 @@ class Plan:
         with self._lock, torch.cuda.device(self.device), torch.no_grad():
             stream = torch.cuda.current_stream()
             stream.wait_event(self._free)
-            if self._graph:
-                self._fill(flat(A))
-                self._graph.replay()
-            H, tau = self._result()
-            if copy:
-                H, tau = H.clone(), tau.clone()
-            self._free.record(stream)
+            try:
+                if self._graph:
+                    self._fill(flat(A))
+                    self._graph.replay()
+                H, tau = self._result()
+                if copy:
+                    H, tau = H.clone(), tau.clone()
+            finally:
+                # without memory for a copy, too: the next call waits for what has begun
+                self._free.record(stream)
         return QR(H.view(self.shape), tau.view(*self.shape[:-2], tau.shape[-1]))
 
     @property

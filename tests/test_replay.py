@@ -125,6 +125,50 @@ def test_without_a_copy_it_is_the_memory_of_the_plan(plan):
 
 
 @pretended
+def test_a_call_waits_for_the_one_before_and_tells_the_next(plan, monkeypatch):
+    log = []
+    event = SimpleNamespace(record=lambda stream: log.append(("record", event, stream)))
+    stream = SimpleNamespace(wait_event=lambda event: log.append(("wait", event, stream)))
+    monkeypatch.setattr(replay.torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(replay.torch.cuda, "current_stream", lambda: stream)
+    A = normal(3, 20, 18)
+    p = plan(A.shape, stage="s06_update")
+    replayed = p._graph.replay
+    p._graph.replay = lambda: (log.append("replay"), replayed())
+    p(A)
+    assert log == [("wait", event, stream), "replay", ("record", event, stream)]
+    # a call that fails on its way has begun, too
+    log.clear()
+    p._graph.replay = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        p(A)
+    assert log == [("wait", event, stream), ("record", event, stream)]
+
+
+@pretended
+def test_calls_of_threads_come_one_after_another(plan):
+    A = normal(3, 20, 18)
+    p = plan(A.shape, stage="s06_update")
+    inside, most = [], []
+    replayed = p._graph.replay
+
+    def replay_slowly():
+        inside.append(1)
+        most.append(len(inside))
+        threading.Event().wait(0.02)
+        replayed()
+        inside.pop()
+
+    p._graph.replay = replay_slowly
+    threads = [threading.Thread(target=p, args=(A,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1]
+
+
+@pretended
 @pytest.mark.parametrize(
     ("A", "error", "message"),
     [

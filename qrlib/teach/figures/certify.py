@@ -466,7 +466,7 @@ class Table(NamedTuple):
 
 
 def survey(n=64, batch=4, seed=0):
-    """A certificate for each family and stage that runs anywhere: {(family, stage): Certificate}."""
+    """{(family, stage): Certificate}, for every family and every stage that runs anywhere."""
     found = {}
     for family in matrices.FAMILIES:
         A = matrices.make(family, batch, n, cond=2, seed=seed)

@@ -179,6 +179,14 @@ def test_gate_can_be_tightened():
     assert "FAIL" in str(c) and "FAIL" in c._repr_html_()
 
 
+def test_no_gate_is_wide_enough_for_what_is_no_number():
+    A = normal(3, 8, 8)
+    H, tau = torch.geqrf(A)
+    tau[1, 2] = float("inf")
+    c = qrlib.certify(A, H, tau, gate=Gate(np.inf, np.inf))
+    assert c.each.tolist() == [True, False, True] and not c.passed
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scaled_by_a_power_of_two_nothing_changes(family):
     A = batch_of(family, 2, 24, cond=0)

@@ -7,6 +7,7 @@ products on tensor cores, registers and races, is what the tests marked gpu are 
 import ast
 import math
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -56,32 +57,64 @@ SMALL = ((1, 1), (2, 2), (5, 3), (3, 5), (16, 16), (17, 17), (33, 20), (20, 33),
 
 
 def dots(source):
-    """Lines of tl.dot, and of `@`, that do not say in which precision they multiply and add."""
-    for node in ast.walk(ast.parse(source)):
+    """Lines of tl.dot, and of `@`, in kernels: do they say in which precision they multiply?"""
+    kernels = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef)
+        and any("triton.jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+    ]
+    for node in (node for kernel in kernels for node in ast.walk(kernel)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             yield node.lineno, False
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("tl.dot", "tl.dot_scaled"):
+        if isinstance(node, ast.Call) and re.fullmatch(
+            r"(.*\.)?dot(_scaled)?", ast.unparse(node.func)
+        ):
             said = {keyword.arg for keyword in node.keywords}
             # float16 factors are multiplied exactly: the sum is what there is to say of them
             yield node.lineno, bool(said & {"input_precision", "out_dtype"})
 
 
 def test_every_dot_names_its_precision():
-    assert list(dots("tl.dot(a, b)\ntl.dot(a, b, input_precision=P)\na @ b")) == [
-        (1, False),
-        (2, True),
-        (3, False),
-    ]
+    lines = ("tl.dot(a, b)", "tl.dot(a, b, input_precision=P)", "x = a @ b", "dot(a, dot(b, c))")
+    for jit in ("@triton.jit", "@triton.jit(do_not_specialize=['j'])"):
+        source = f"{jit}\ndef kernel():\n  " + "\n  ".join(lines)
+        expected = [(3, False), (4, True), (5, False), (6, False), (6, False)]
+        assert sorted(dots(source)) == expected
+    assert not list(dots("def reference():\n  a @ b"))
     package = pathlib.Path(qrlib.__file__).parent
-    found = 0
-    for file in sorted({*package.glob("*.py"), *package.glob("stages/*.py")}):
-        source = file.read_text(encoding="utf-8")
-        if "@triton.jit" not in source:
-            continue
-        for line, named in dots(source):
+    found = {}
+    for file in package.rglob("*.py"):
+        for line, named in dots(file.read_text(encoding="utf-8")):
             assert named, f"{file.name}:{line} does not name its precision"
-            found += 1
-    assert found >= 8
+            found[file.stem] = found.get(file.stem, 0) + 1
+    assert found["tiles"] == 4 and found["s06_update"] >= 5
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="products are looked at in the interpreter")
+@pytest.mark.parametrize("precision", ("ieee", "tf32x3", "fp16x3"))
+@pytest.mark.parametrize("stage", ("s06", "s07"))
+def test_no_product_of_float32_is_one_of_tf32(stage, precision, monkeypatch):
+    """What a source cannot show: the type of the factors, and the precision that is named."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    builder, seen = interpreter.interpreter_builder, set()
+    dot = builder.create_dot
+
+    def create_dot(a, b, total, input_precision, *rest):
+        seen.add((str(a.dtype.scalar), str(b.dtype.scalar), str(input_precision)))
+        assert total.dtype.scalar == tl.float32
+        return dot(a, b, total, input_precision, *rest)
+
+    monkeypatch.setattr(builder, "create_dot", create_dot)
+    STAGES[stage].geqrf(normal(1, 20, 34), precision=precision)
+    named = {"ieee": "IEEE", "tf32x3": "TF32x3"}
+    of_float32 = {p.rpartition(".")[2] for a, b, p in seen if "fp32" in (a, b)}
+    assert of_float32 == {"TF32x3", named.get(precision, "TF32x3")}
+    # both factors are of one type
+    assert {a for a, b, _ in seen} == {"fp32", "fp16"} if precision == "fp16x3" else {"fp32"}
+    assert all(a == b for a, b, _ in seen)
 
 
 @each_stage

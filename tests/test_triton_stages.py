@@ -309,6 +309,25 @@ def test_update_by_two_panels(shares):
     torch.testing.assert_close(C, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("large", (1, 2))
+def test_update_by_two_panels_one_of_which_has_a_large_t(shares, large):
+    """Z or Y is then beyond what float16 holds, and is brought down for the product."""
+    V1, T1 = a_reflector(130, 64, 0)
+    V2, T2 = a_reflector(66, 20, 2)
+    T1, T2 = T1 * (1e4 if large == 1 else 1), T2 * (1e4 if large == 2 else 1)
+    C = normal(2, 130, 30, seed=1).to(DEVICE) / 64
+    expected = larfb(V1, T1, C)
+    expected[:, 64:] = larfb(V2, T2, expected[:, 64:])
+    V = torch.zeros(2, 130, 84, device=DEVICE)
+    V[:, :, :64], V[:, 64:, 64:] = V1, V2
+    T = torch.zeros(2, 128, 64, device=DEVICE)
+    T[:, :64], T[:, 64:84, :20] = T1, T2
+    G = torch.zeros(2, 64, 64, device=DEVICE)
+    G[:, :20] = V2.mT @ V1[:, 64:]
+    s06_update.update(factor_of(V, "fp16x3"), T, C, "fp16x3", G=G)
+    assert (C - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
 @pytest.mark.parametrize("precision", ("ieee", "fp16x3"))
 @pytest.mark.parametrize("nb", (16, 50, 64))
 def test_wide_panel(shares, nb, precision):

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from qrlib import tiles
+from qrlib.scaling import cdiv, next_power_of_2
 from qrlib.stages.s03_blocked import right_looking, update
 
 NB = 16
@@ -145,7 +146,7 @@ def launch(H, tau, V, T):
     """
     B, m, nb = H.shape
     strides = (*H.stride()[:2], *V.stride()[:2], *T.stride()[:2], tau.stride(0))
-    BM = max(min(TABLE), triton.next_power_of_2(m))
+    BM = max(min(TABLE), next_power_of_2(m))
     # its offsets are of 32 bits: those of 64 take twice the registers, for as long as it runs
     if BM in TABLE and BM * H.stride(1) < 2**31:
         warps, unroll = TABLE[BM]
@@ -153,7 +154,7 @@ def launch(H, tau, V, T):
             H, tau, V, T, m, nb, *strides, BM=BM, BN=NB, UNROLL=unroll, num_warps=warps
         )
         return
-    slices = triton.cdiv(m, SLICE)
+    slices = cdiv(m, SLICE)
     tops, sums, row = (H.new_empty(x) for x in (B * slices * NB, 2 * B * slices * NB, 2 * B * NB))
     grid, shape = (B, slices), {"BR": SLICE, "BN": NB, "num_warps": 4}
     tops_kernel[grid](H, tops, m, nb, *H.stride()[:2], **shape)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from qrlib import tiles
 from qrlib.compact import QR
-from qrlib.scaling import scaled, unscale
+from qrlib.scaling import cdiv, next_power_of_2, scaled, unscale
 from qrlib.stages import s05_panel
 
 # columns of a wide and a narrow panel
@@ -269,9 +269,9 @@ def _join(T_ptr, G_ptr, NB: tl.constexpr, h: tl.constexpr):
 def _shares(B, tiles_, m, device):
     """How many programs share the rows of a matrix, so that the chip is full, and rows for each."""
     programs = 2 * _processors(device)
-    shares = max(1, min(programs // max(1, B * tiles_), triton.cdiv(m, 128)))
-    rows = triton.cdiv(triton.cdiv(m, shares), 64) * 64
-    return triton.cdiv(m, rows), rows
+    shares = max(1, min(programs // max(1, B * tiles_), cdiv(m, 128)))
+    rows = cdiv(cdiv(m, shares), 64) * 64
+    return cdiv(m, rows), rows
 
 
 def _processors(device):
@@ -309,8 +309,8 @@ def update(V, T, C, precision, *, G=None, e=None, done=0):
     BR, BC, warps, stages = TABLE[8 if two else nk // N0]
     if n <= BC // 2:
         # registers do not suffice to load ahead for these, too
-        BC, stages = max(16, triton.next_power_of_2(n)), 1
-    columns = triton.cdiv(n, BC)
+        BC, stages = max(16, next_power_of_2(n)), 1
+    columns = cdiv(n, BC)
     shares, rows = _shares(B, columns, m, C.device)
     lo, v = _of_factor(V)
     t, c = T.stride()[:2], C.stride()[:2]

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from qrlib import tiles
 from qrlib.compact import QR
-from qrlib.scaling import half_log2
+from qrlib.scaling import half_log2, next_power_of_2
 from qrlib.stages import s06_update
 from qrlib.stages.s06_update import inner_products, subtract, through_t
 
@@ -144,7 +144,7 @@ def geqrf(A, *, precision="fp16x3", whole=None):
         whole: True or False for one launch (at most 512 rows) or stage 6, whatever pays.
     """
     B, m, n = A.shape
-    BM = max(32, triton.next_power_of_2(m))
+    BM = max(32, next_power_of_2(m))
     if BM not in TABLE or not (pays(B, m, n, replayed=False) if whole is None else whole):
         return s06_update.geqrf(A, precision=precision)
     H, tau = A.new_empty(B, m, n), A.new_empty(B, min(m, n))

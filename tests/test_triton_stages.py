@@ -146,6 +146,18 @@ def test_graded_columns_keep_their_digits(stage):
     assert qrlib.certify(A, H, tau).columnwise.max() < 2
 
 
+@each_stage
+def test_what_is_left_of_a_column_is_a_mirror_until_it_is_nothing(stage):
+    """A rest of 2^-40 of its column is reflected, one of 2^-60 is taken for zero."""
+    A = torch.zeros(2, 3, 2)
+    A[:, 0] = 1
+    A[0, 1:, 1], A[1, 1:, 1] = 2.0**-40, 2.0**-60
+    H, tau = geqrf(stage, A)
+    assert tau[0, 1] == pytest.approx(1 + 0.5**0.5) and tau[1, 1] == 0
+    assert H[0, 1, 1] == pytest.approx(-(2**0.5) * 2.0**-40)
+    assert qrlib.certify(A, H, tau, gate=LAPACK).passed
+
+
 class TestConventions:
     @each_stage
     def test_triangular_input_comes_back(self, stage):

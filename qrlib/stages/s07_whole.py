@@ -17,7 +17,7 @@ from qrlib.stages.s06_update import inner_products, subtract, through_t
 # by the rows a tile has to have: warps, columns of a panel, rows and columns of an updated tile
 TABLE = {
     32: (1, 16, 32, 16),
-    64: (1, 16, 32, 32),
+    64: (4, 16, 32, 32),
     128: (8, 16, 64, 32),
     256: (4, 16, 64, 32),
     512: (8, 16, 64, 32),

@@ -933,7 +933,7 @@ class TestCommand:
         assert main([*self.QUICK, "--compare", "none", "--no-probes"]) == 0
         printed = capsys.readouterr().out
         assert (
-            "s03_blocked is left out, it does not run here: RuntimeError: needs a chip" in printed
+            "left out, for it does not run here: s03_blocked: RuntimeError: needs a chip" in printed
         )
         assert "s01_mirror" not in printed and "s02_unblocked" in printed
 

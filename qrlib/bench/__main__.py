@@ -21,7 +21,8 @@ def parser():
     add(
         "--stage",
         nargs="+",
-        help="torch, auto, stages, module:nb=16; all that run here if left out",
+        help="torch, auto, one of the stages, or a module as in qrlib.stages.s03_blocked:nb=16; "
+        "if left out all that run here, but not s01_mirror",
     )
     add("--precision", nargs="+", default=["fp32"], choices=("fp32", "fast"))
     add("--case", nargs="+", type=int, help="numbers of cases of the task, 0 to 11")
@@ -30,7 +31,7 @@ def parser():
     add("--family", choices=FAMILIES, help="in place of the case's")
     add("--cond", type=float, help="in place of the case's")
     add("--sweep", nargs="*", type=int, metavar="N", help="64 dense matrices of each size")
-    add("--small", action="store_true", help="the cases cut down for a CPU and a few seconds")
+    add("--small", action="store_true", help="the cases cut down for a CPU and a minute")
     add("--replay", action="store_true", help="also replayed as a CUDA graph, in rows of its own")
     add("--compare", default="torch", help="what speedups are over; none for nothing")
     add("--runs", type=int, default=10, help="of each stage on each case (default 10)")
@@ -59,7 +60,8 @@ def cases_of(options, small_by_itself):
             raise ValueError(f"--case must be 0 to {len(BENCHMARK_CASES) - 1}; got {options.case}")
         cases = [BENCHMARK_CASES[k] for k in numbers]
     if options.small or small_by_itself:
-        cases = [small(case) for case in cases]
+        # sizes that were asked for stay
+        cases = [small(case)._replace(**({"n": case.n} if options.sweep else {})) for case in cases]
     cases = [case._replace(**own) for case in cases]
     if any(case.n < 1 or case.batch < 1 for case in cases):
         raise ValueError("--n, --batch and --sweep must be 1 or more")
@@ -120,8 +122,10 @@ def main(arguments=None):
         p.error(str(error))
     if small_by_itself:
         print("There is no NVIDIA GPU here, so these are the cases cut down, as with --small.")
-    for name, why in skipped.items():
-        print(f"{name} is left out, it does not run here: {why}")
+    reasons = {name: why.replace(f"stage {name}", "it") for name, why in skipped.items()}
+    for why in dict.fromkeys(reasons.values()):
+        names = ", ".join(name for name in reasons if reasons[name] == why)
+        print(f"left out, for it does not run here: {names}: {why}")
 
     progress = Progress(sys.stderr)
     results = measure.measure(

@@ -19,7 +19,7 @@ from qrlib.bench.clock import Clock, Replay, fingerprint
 from qrlib.bench.judge import certificate, exceeded, held, judge, out_of_line, pair, spots
 from qrlib.bench.results import Results, provenance, words
 from qrlib.matrices import Case
-from qrlib.stages import STAGES
+from qrlib.stages import STAGES, TRITON
 
 
 @dataclass(frozen=True)
@@ -285,6 +285,8 @@ def _judge(contestants, inputs, clock, protocol):
             each.worst, each.faults, each.notes = judge(inputs, each.runs, each.precision)
         if said := clock.disagree(each.times):
             each.faults.append(said)
+        if not clock.cuda and each.name in TRITON:
+            each.notes.append("through Triton's interpreter: not the time of any GPU")
         if each.facts["host_sync"]:
             each.notes.append("the host waits for the GPU inside the call")
     for each in contestants:

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 
 from qrlib.certificate import certify
-from qrlib.teach.exercises.guard import Wrong, brief
+from qrlib.teach.exercises.guard import Wrong, bits, brief
 
 
 def several(value, names):
@@ -87,6 +87,19 @@ def certified(A, H, tau, hint=""):
             if not ok
         ]
         raise Wrong(f"The certificate fails{where}: {'; '.join(failed)}.", hint)
+
+
+def nan_stays_home(H_of, A, at):
+    """A NaN at entry `at` of matrix 1 leaves the bits of the other results as they are.
+
+    Args:
+        H_of: (A, about) -> H, the answer's. A: [3, m, n].
+    """
+    bad = A.clone()
+    bad[(1, *at)] = float("nan")
+    clean, H = H_of(A, ""), H_of(bad, "NaN in matrix [1] only")
+    if bits(H[::2]) != bits(clean[::2]):
+        raise Wrong("A NaN in one matrix has changed the result of its neighbours.")
 
 
 def takes(function, names):

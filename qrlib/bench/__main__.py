@@ -5,12 +5,10 @@ passed, 1 when anything did not, 2 when the question could not be understood.
 """
 
 import argparse
-import os
-import shlex
 import sys
 
 from qrlib.bench.chart import bars, draw
-from qrlib.bench.results import check_origin, provenance
+from qrlib.bench.results import check_origin, command_line, provenance
 from qrlib.matrices import BENCHMARK_CASES, FAMILIES, Case
 from qrlib.stages import STAGES
 
@@ -60,8 +58,8 @@ def cases_of(options, small_by_itself):
             raise ValueError(f"--case must be 0 to {len(BENCHMARK_CASES) - 1}; got {options.case}")
         cases = [BENCHMARK_CASES[k] for k in numbers]
     if options.small or small_by_itself:
-        # sizes that were asked for stay
-        cases = [small(case)._replace(**({"n": case.n} if options.sweep else {})) for case in cases]
+        # of sizes that were asked for only the batch is cut
+        cases = [small(case)._replace(n=case.n) if options.sweep else small(case) for case in cases]
     cases = [case._replace(**own) for case in cases]
     if any(case.n < 1 or case.batch < 1 for case in cases):
         raise ValueError("--n, --batch and --sweep must be 1 or more")
@@ -104,9 +102,7 @@ def main(arguments=None):
         p.error("--replay needs a GPU: a CUDA graph is what is replayed")
     sized = options.n or options.case or options.sweep is not None or options.device == "cpu"
     small_by_itself = not gpu and not sized and not options.small
-    # where files lay on one machine is of no use on another
-    given = [os.path.basename(a) if os.path.isabs(a) else a for a in arguments or sys.argv[1:]]
-    command = shlex.join(["python", "-m", "qrlib.bench", *given])
+    command = command_line("qrlib.bench", arguments or sys.argv[1:])
     try:
         if options.runs < 1:
             raise ValueError(f"--runs must be 1 or more; got {options.runs}")

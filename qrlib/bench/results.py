@@ -6,8 +6,10 @@ the same run and case.
 
 import json
 import math
+import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -105,6 +107,12 @@ def load(path):
         if timed != row["ok"] or timed and (row["faults"] or not row["certificate"]):
             raise ValueError(f"{path} has a time for a result that did not pass: {row}")
     return Results(content["provenance"], content["protocol"], content["rows"])
+
+
+def command_line(module, arguments):
+    """`python -m module ...` for a provenance: where files lay on one machine is of no use here."""
+    given = [os.path.basename(a) if os.path.isabs(a) else a for a in arguments]
+    return shlex.join(["python", "-m", module, *given])
 
 
 def provenance(device, command="", commit=None):

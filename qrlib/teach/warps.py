@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import qrlib
-from qrlib.bench.results import check_origin, provenance
+from qrlib.bench.results import check_origin, command_line, provenance
 from qrlib.jit import put
 from qrlib.stages import s05_panel
 
@@ -22,6 +22,7 @@ BATCHES = (1, 66, 132, 198, 264, 330, 396, 462, 528, 594, 640, 660, 726, 792)
 # (warps, unrolled)
 VARIANTS = tuple(product((1, 2, 4, 8, 16), (False, True)))
 LAUNCHES, REPLAYS = 20, 15
+HOW = "one launch of stage 5 replayed from a CUDA graph, the copy of its input subtracted"
 
 
 def variant(warps, unrolled):
@@ -62,35 +63,37 @@ def replayed(call):
     return statistics.median(times)
 
 
-def certified(warps, unrolled, batch, device):
-    """`again` of a variant whose result passed its certificate; ValueError where it does not."""
-    A = torch.randn(batch, ROWS, COLUMNS, generator=torch.Generator().manual_seed(batch)).to(device)
-    with variant(warps, unrolled):
-        H, tau, again = factor(A)
+def timed(batch, m, device, clock):
+    """Microseconds of the panels of `batch` random matrices of m rows, and of nothing else.
+
+    Raises ValueError where the result does not pass its certificate.
+    """
+    A = torch.randn(batch, m, COLUMNS, generator=torch.Generator().manual_seed(batch)).to(device)
+    H, tau, again = factor(A)
     # a few of the batch, for all are alike
     found = qrlib.certify(A[:4].cpu(), H[:4].cpu(), tau[:4].cpu())
     if not found.passed:
         raise ValueError(f"no time for a result that fails its certificate: {found}")
-    return again
+    return round(clock(again) - clock(lambda: again(False)), 2)
 
 
 def measure(device, clock=replayed, batches=BATCHES, variants=VARIANTS):
     """[{warps, unrolled, us}], us in the order of the batches."""
     rows = []
     for warps, unrolled in variants:
-        us = []
-        for batch in batches:
-            again = certified(warps, unrolled, batch, device)
-            with variant(warps, unrolled):
-                us.append(round(clock(again) - clock(lambda again=again: again(False)), 2))
+        with variant(warps, unrolled):
+            us = [timed(batch, ROWS, device, clock) for batch in batches]
         rows.append({"warps": warps, "unrolled": unrolled, "us": us})
     return rows
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        prog="python -m qrlib.teach.warps", description=__doc__.split("\n")[0]
-    )
+def record(module, doc, content, arguments=None):
+    """The command line of a module that measures: writes content(device, origin), and returns it.
+
+    Args:
+        module: its name. doc: its docstring. content: gives the dict that goes into the JSON.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=doc.split("\n")[0])
     parser.add_argument("file", help="the JSON to write")
     parser.add_argument("--commit", help="outside a git checkout: git describe --always --dirty")
     asked = parser.parse_args(arguments)
@@ -99,18 +102,27 @@ def main(arguments=None):
             "this times kernels on an NVIDIA GPU; python -m qrlib.doctor says what is here"
         )
     device = torch.device("cuda")
-    origin = provenance(device, f"python -m qrlib.teach.warps {asked.file}", asked.commit)
+    origin = provenance(device, command_line(module, [asked.file]), asked.commit)
     check_origin(origin, asked.file)
-    found = {
+    found = content(device, origin)
+    Path(asked.file).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def written(device, origin):
+    """What goes into the file."""
+    return {
         "what": f"one panel of {ROWS} x {COLUMNS} for each matrix of a batch, microseconds",
         "kind": "measured",
         "provenance": origin,
-        "how": "one launch of stage 5 replayed from a CUDA graph, the copy of its input subtracted",
+        "how": HOW,
         "batch": list(BATCHES),
         "variants": measure(device),
     }
-    Path(asked.file).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    for row in found["variants"]:
+
+
+def main(arguments=None):
+    for row in record("qrlib.teach.warps", __doc__, written, arguments)["variants"]:
         print(f"{row['warps']:2} warps, {'unrolled' if row['unrolled'] else 'a loop'}: {row['us']}")
 
 

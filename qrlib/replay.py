@@ -93,15 +93,16 @@ class Plan:
             self._fill = lambda A: scale(A, H, e)
             self._buffers, self._result = (H, e, tau), lambda: QR(H, tau)
         else:
-            X, found = A.clone(memory_format=torch.contiguous_format), []
-            tasks = [lambda: found.append(geqrf(X))]
+            X, found = A.clone(memory_format=torch.contiguous_format), {}
+            # the graph's own result takes the place of that before the capture, which is let go
+            tasks = [lambda: found.update(result=geqrf(X))]
             self._fill = X.copy_
-            self._buffers, self._result = (X,), lambda: found[-1]
+            self._buffers, self._result = (X,), lambda: found["result"]
         self._graph = None
         if A.numel():
             self._fill(A)
             self._graph = _captured(tasks)
-        elif len(self._buffers) == 1:
+        else:
             tasks[0]()
 
     def __call__(self, A, *, copy=True):

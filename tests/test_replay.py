@@ -5,6 +5,7 @@ wrong, streams, memory and threads, is for the tests marked gpu.
 """
 
 import threading
+import weakref
 from contextlib import contextmanager, nullcontext
 from types import ModuleType, SimpleNamespace
 
@@ -94,6 +95,22 @@ def test_any_batch_shape_and_any_strides(plan, name):
     assert H.shape == A.shape and tau.shape == (2, 2, 18) and H.is_contiguous()
     assert torch.equal(A, before)
     assert_same(qrlib.QR(H, tau), qrlib.geqrf(A.contiguous(), stage=name))
+
+
+@pretended
+def test_the_result_before_the_capture_is_let_go(plan, monkeypatch):
+    kept, geqrf = [], stage("s04_recursive").geqrf
+
+    def watched(A):
+        result = geqrf(A)
+        kept.append(weakref.ref(result.H))
+        return result
+
+    monkeypatch.setattr(stage("s04_recursive"), "geqrf", watched)
+    p = plan((2, 5, 3), stage="s04_recursive")
+    assert [H() is not None for H in kept] == [False, True]
+    p(normal(2, 5, 3))
+    assert [H() is not None for H in kept] == [False, False, True]
 
 
 @pretended

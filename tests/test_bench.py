@@ -884,6 +884,7 @@ class TestCommand:
             Case(2, 9, 1, "dense"),
         ]
         assert [case.n for case in asked("--sweep")] == [32, 64, 128, 256, 512, 1024]
+        assert asked("--small", "--sweep", "8") == [Case(4, 8, 1, "dense")]
         assert asked("--small") == asked(small_by_itself=True) == list(map(small, BENCHMARK_CASES))
         assert asked("--small", "--case", "6") == [Case(2, 134, 1, "dense")]
 
@@ -936,6 +937,23 @@ class TestCommand:
             "left out, for it does not run here: s03_blocked: RuntimeError: needs a chip" in printed
         )
         assert "s01_mirror" not in printed and "s02_unblocked" in printed
+
+    def test_what_several_cannot_for_one_reason_is_said_once(self, monkeypatch, capsys):
+        why = {"s05_panel": "stage s05_panel needs a chip", "s06_update": "no", "torch": None}
+        why["s07_whole"] = why["s05_panel"].replace("s05_panel", "s07_whole")
+        monkeypatch.setattr("qrlib.bench.measure.runnable", lambda device: why)
+        assert main([*self.QUICK, "--compare", "none", "--no-probes"]) == 0
+        said = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
+        assert said == [
+            "left out, for it does not run here: s05_panel, s07_whole: it needs a chip",
+            "left out, for it does not run here: s06_update: no",
+        ]
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there a stage needs no interpreter")
+    def test_a_time_of_the_interpreter_says_so(self, capsys):
+        quick = [*self.QUICK, "--compare", "none", "--no-probes"]
+        assert main([*quick, "--stage", "s05_panel", "s02_unblocked"]) == 0
+        assert capsys.readouterr().out.count("note: through Triton's interpreter") == 1
 
     def test_outside_a_checkout_a_file_needs_a_commit(self, monkeypatch, tmp_path, capsys):
         monkeypatch.setattr("qrlib.bench.results.ROOT", tmp_path)

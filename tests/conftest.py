@@ -34,6 +34,14 @@ def _poisoned(allocate):
     return allocated
 
 
+@pytest.fixture(scope="module")
+def drawn(request):
+    """The figures of a test module: {name: figure} of its DRAWN, {name: (function, *arguments)}."""
+    pytest.importorskip("matplotlib")
+    table = request.module.DRAWN
+    return {name: draw(*arguments) for name, (draw, *arguments) in table.items()}
+
+
 def pytest_collection_modifyitems(items):
     if torch.cuda.is_available():
         return

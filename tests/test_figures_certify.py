@@ -38,12 +38,6 @@ DRAWN = {
 STEPPERS = (figures.residuals_stepper, figures.comparison_stepper)
 
 
-@pytest.fixture(scope="module")
-def drawn():
-    pytest.importorskip("matplotlib")
-    return {name: draw(*arguments) for name, (draw, *arguments) in DRAWN.items()}
-
-
 def texts(figure):
     root = ElementTree.fromstring(figure.svg)
     return ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]

@@ -45,12 +45,6 @@ STEPPERS = {
 
 
 @pytest.fixture(scope="module")
-def drawn():
-    pytest.importorskip("matplotlib")
-    return {name: draw(*arguments) for name, (draw, *arguments) in DRAWN.items()}
-
-
-@pytest.fixture(scope="module")
 def explorer():
     return figures.roof_explorer()
 

@@ -54,12 +54,6 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope="module")
-def drawn():
-    pytest.importorskip("matplotlib")
-    return {name: draw(*arguments) for name, (draw, *arguments) in DRAWN.items()}
-
-
 def texts(figure):
     root = ElementTree.fromstring(figure.svg)
     return ["".join(e.itertext()).replace("\u2212", "-") for e in root.iter(f"{SVG}text")]

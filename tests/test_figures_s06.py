@@ -49,12 +49,6 @@ DRAWN = {
 }
 
 
-@pytest.fixture(scope="module")
-def drawn():
-    pytest.importorskip("matplotlib")
-    return {name: draw(*arguments) for name, (draw, *arguments) in DRAWN.items()}
-
-
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_figure_is_described_self_contained_and_follows_the_page(drawn, name):
     described_and_self_contained(drawn[name])

@@ -14,8 +14,8 @@ from qrlib.stages.s03_blocked import right_looking, update
 
 NB = 16
 # rows of a register tile of 16 columns: (warps, unrolled), measured on one H200, 2026-11-29, Triton
-# 3.6, with 640 matrices up to 512 rows, 60 of 1024 and 8 of 2048; that 256 rows are a loop, for its shorter code, was not timed. Taller
-# panels go in slices
+# 3.6, with 640 matrices up to 512 rows, 60 of 1024 and 8 of 2048. That 256 rows are a loop, for its
+# shorter code, was not timed. Taller panels go in slices
 TABLE = {
     64: (1, False),
     128: (2, False),

@@ -19,6 +19,9 @@ from qrlib.compact import QR, flat, namespace, unpack_r
 from qrlib.stages import TRITON
 from qrlib.stages import stage as _stage
 
+# of a matrix in a Triton stage: 64 rows of so many are less than 2^31
+COLUMNS = 1 << 24
+
 
 def geqrf(A, *, stage="auto", precision="fp32"):
     """A = Q R in compact form, for every matrix of a batch.
@@ -37,7 +40,8 @@ def geqrf(A, *, stage="auto", precision="fp32"):
 
     Raises:
         TypeError: A is no tensor or array, or not of a dtype that the stage takes.
-        ValueError: fewer than two dimensions; no numbers ("meta"); unknown stage or precision.
+        ValueError: fewer than two dimensions; no numbers ("meta"); unknown stage or precision;
+            more than 2^24 columns for a Triton stage.
         RuntimeError: the stage's backend is not installed; the stage does not run on A's device;
             A requires a gradient.
         torch.cuda.OutOfMemoryError: too little memory; the message says how much is needed.
@@ -192,6 +196,11 @@ def runs(A, stage):
     if str(A.dtype) != "torch.float32":
         raise TypeError(
             f"stage {stage} takes float32; got {A.dtype}; convert it, or use stage='s04_recursive'"
+        )
+    if A.shape[-1] > COLUMNS:
+        raise ValueError(
+            f"stage {stage} takes at most {COLUMNS} columns, for its offsets inside a tile have 32 "
+            f"bits; got {shape_of(A)}; use stage='s04_recursive'"
         )
     from qrlib.jit import interpreted
 

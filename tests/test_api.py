@@ -197,6 +197,14 @@ def test_triton_stages_through_the_door(stage):
     assert qrlib.certify(A, H, tau).passed
 
 
+def test_more_columns_than_offsets_of_32_bits_can_count():
+    A = torch.zeros(1, device="cuda" if torch.cuda.is_available() else "cpu").expand(
+        3, (1 << 24) + 1
+    )
+    with pytest.raises(ValueError, match="at most 16777216 columns.*use stage='s04_recursive'"):
+        qrlib.geqrf(A, stage="s06_update")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="memory is pretended to be out")
 def test_out_of_memory_says_how_much_is_needed(monkeypatch):
     whole = qrlib.stage("s07_whole")

@@ -456,6 +456,14 @@ class TestOnTheGpu:
         assert qrlib.certify(A[-2:], H[-2:], tau[-2:], gate=LAPACK).passed
 
     @each_stage
+    @pytest.mark.parametrize("n", (3, 40))
+    def test_rows_more_than_2_31_apart(self, stage, n):
+        apart = 700_000_000
+        A = torch.zeros(4 * apart + n, device="cuda").as_strided((1, 5, n), (0, apart, 1))
+        A.copy_(normal(1, 5, n))
+        assert qrlib.certify(A, *STAGES[stage].geqrf(A), gate=LAPACK).passed
+
+    @each_stage
     def test_no_synchronisation_inside(self, stage):
         A = normal(4, 100, 100).cuda()
         STAGES[stage].geqrf(A)

@@ -81,7 +81,8 @@ def whole_kernel(
     for q in range(0, n, BC):
         c = q + tl.arange(0, BC)
         inside = (i < m) & (c[None, :] < n)
-        C = tl.load(A_ptr + i * stride_am + c[None, :] * stride_an, mask=inside, other=0.0)
+        A_ptrs = A_ptr + i.to(tl.int64) * stride_am + c.to(tl.int64)[None, :] * stride_an
+        C = tl.load(A_ptrs, mask=inside, other=0.0)
         e = tl.minimum(tiles.exponent_of(tl.max(tl.abs(C), axis=0)) + log_m, 126)
         tl.store(e_ptr + c, e, mask=c < n)
         tl.store(H_ptr + i * n + c[None, :], C * tiles.power_of_two(-e)[None, :], mask=inside)
@@ -115,8 +116,8 @@ def tiny_kernel(
     b = tl.program_id(0).to(tl.int64)
     i, c = tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :]
     inside = (i < m) & (c < n)
-    A_ptr += b * stride_ab
-    P = tl.load(A_ptr + i * stride_am + c * stride_an, mask=inside, other=0.0)
+    A_ptrs = A_ptr + b * stride_ab + i.to(tl.int64) * stride_am + c.to(tl.int64) * stride_an
+    P = tl.load(A_ptrs, mask=inside, other=0.0)
     e = tl.max(tl.abs(P), axis=0, keep_dims=True)
     e = tl.minimum(tiles.exponent_of(e) + log_m, 126)
     k = tl.minimum(m, n)
@@ -132,9 +133,10 @@ def pays(B, m, n, replayed):
     Measured on one H200, 2026-11-29, Triton 3.6, with 40 and 640 matrices of 32 to 512 rows, and
     before the last change of the tiles above: to be measured again with them.
     """
+    size = max(m, n)
     if B > 132:
-        return m <= (96 if replayed else 192)
-    return m <= (192 if replayed else 512)
+        return size <= (96 if replayed else 192)
+    return size <= (192 if replayed else 512)
 
 
 def geqrf(A, *, precision="fp16x3", whole=None):
@@ -142,11 +144,17 @@ def geqrf(A, *, precision="fp16x3", whole=None):
 
     Args:
         precision: of the products; see tiles.product.
-        whole: True or False for one launch (at most 512 rows) or stage 6, whatever pays.
+        whole: True or False for one launch (at most 512 rows, 2^22 columns) or stage 6, whatever
+            pays.
     """
     B, m, n = A.shape
     BM = max(32, next_power_of_2(m))
-    if BM not in TABLE or not (pays(B, m, n, replayed=False) if whole is None else whole):
+    # one program has offsets of 32 bits in H
+    if (
+        BM not in TABLE
+        or n > 1 << 22
+        or not (pays(B, m, n, replayed=False) if whole is None else whole)
+    ):
         return s06_update.geqrf(A, precision=precision)
     H, tau = A.new_empty(B, m, n), A.new_empty(B, min(m, n))
     if BM in TINY and n <= 32:

@@ -4,7 +4,7 @@ The tests check them with jaxtyping; where that is not installed they are there 
 """
 
 try:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 except ModuleNotFoundError:
 
     class Float:
@@ -13,4 +13,4 @@ except ModuleNotFoundError:
         def __class_getitem__(cls, item):
             return item[0]
 
-    Int = Float
+    Bool = Int = Float

@@ -8,7 +8,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from jaxtyping import install_import_hook
 
-install_import_hook("qrlib.householder", "beartype.beartype")
+install_import_hook(["qrlib.householder", "qrlib.reconstruction"], "beartype.beartype")
 
 import torch  # noqa: E402
 

@@ -1,0 +1,226 @@
+"""The mirrors of a panel without going column by column: Cholesky QR, then Householder's vectors.
+
+P = Q~ R comes from the Gram matrix, R^T R = P^T P and Q~ = P R^-1. The mirrors that would have made
+such a Q~ are hidden in it: with a diagonal S of signs,
+
+    Q~ - [S] = V U       unpivoted LU; V unit lower trapezoidal, L its top; the mirrors' R is S R
+         [0]
+
+Of Q~ the top square is enough for L, U and S; below it V is P (R^-1 U^-1). Of all this only V is
+kept: tau_j = 2 / v_j^T v_j makes each mirror orthogonal, and T is the inverse of striu(V^T V) +
+diag(1/tau). What was lost in the Gram matrix shows between the two, for exactly
+
+    Q~ - Q [S] = V X S,    P - Q [S R] = V X (S R),    X = U S + T L^T,    Q = I - V T V^T
+           [0]                   [ 0 ]
+
+so the factor residual of every column of the panel is known from matrices b x b. B counts matrices;
+every verb acts on each of them alone, and calls no factorization or solver of a library.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qrlib.compact import unpack_v
+from qrlib.householder import exponent_of, geqr2, larft, matmul, power_of_two
+from qrlib.shapes import Bool, Float
+from qrlib.stages.s03_blocked import right_looking, update
+
+
+def cholesky(G: Float[Tensor, "B b b"]) -> tuple[Float[Tensor, "B b b"], Bool[Tensor, " B"]]:
+    """R^T R = G, R upper triangular with a diagonal >= 0, row by row.
+
+    Args:
+        G: [B, b, b], Gram matrices.
+
+    Returns:
+        R: [B, b, b]. A zero column of G is a zero column and a zero row of R. Where a pivot is no
+            good the row is that of the identity, so that all stays finite.
+        ok: [B], False where a pivot is at most b eps times the entry of G it began as, unless that
+            is zero: as much may be rounding. False for NaN, too.
+
+    Cost: b^3/3 flops a matrix. Source: LAPACK xPOTF2; chapter "All columns at once".
+    """
+    B, b, _ = G.shape
+    R, ok = torch.zeros_like(G), torch.ones(B, dtype=torch.bool, device=G.device)
+    for j in range(b):
+        row = G[:, j, j:] - matmul(R[:, :j, j : j + 1].mT, R[:, :j, j:])[:, 0]
+        pivot, whole = row[:, 0], G[:, j, j]
+        # not (<=): a NaN is no pivot
+        good, zero = pivot > b * torch.finfo(G.dtype).eps * whole, whole == 0
+        root = pivot.where(good, 1).sqrt()
+        R[:, j, j:] = (row / root[:, None]).where(good[:, None], 0)
+        R[:, j, j] = root.where(~zero, 0)
+        ok &= good | zero
+    return R, ok
+
+
+def triangular_inverse(R: Float[Tensor, "B b b"]) -> Float[Tensor, "B b b"]:
+    """R^-1 of an upper triangular R, column by column: -R^-1[:j, :j] R[:j, j] / R[j, j].
+
+    Where R has a zero on its diagonal, R^-1 has a zero row and a zero column: that mirror, or that
+    column of P, is left out.
+
+    Cost: b^3/3 flops a matrix. Source: LAPACK xTRTI2; chapter "All columns at once".
+    """
+    X = torch.zeros_like(R)
+    for j in range(R.shape[-1]):
+        d = R[:, j, j]
+        X[:, j, j] = (1 / d).where(d != 0, 0)
+        X[:, :j, j] = -matmul(X[:, :j, :j], R[:, :j, j : j + 1])[..., 0] * X[:, j, j, None]
+    return X
+
+
+def signed_lu(
+    Q: Float[Tensor, "B b b"],
+) -> tuple[Float[Tensor, "B b b"], Float[Tensor, "B b b"], Float[Tensor, "B b"]]:
+    """Q - S = L U, without pivoting; S = -sign of the diagonal entry, when its turn comes.
+
+    Args:
+        Q: [B, b, b], the first rows of a matrix with orthonormal columns.
+
+    Returns:
+        L: [B, b, b], unit lower triangular. U: [B, b, b], upper triangular, with a diagonal of at
+        least 1 in magnitude. S: [B, b], 1 or -1; the sign is that of the bit, -0.0 has one.
+
+    Cost: 2b^3/3 flops a matrix. Source: Ballard et al. 2015, LAPACK xLAORHR_COL_GETRFNP; chapter
+    "All columns at once".
+    """
+    A, S = Q.clone(), torch.ones_like(Q[:, 0])
+    for j in range(Q.shape[-1]):
+        S[:, j] = -torch.copysign(S[:, j], A[:, j, j])
+        A[:, j, j] -= S[:, j]
+        A[:, j + 1 :, j] /= A[:, j, j, None]
+        A[:, j + 1 :, j + 1 :] -= A[:, j + 1 :, j : j + 1] * A[:, j : j + 1, j + 1 :]
+    return unpack_v(A), A.triu(), S
+
+
+def cholesky_qr(P, passes=1):
+    """P = Q~ R by the Gram matrix, with the last product left undone: Q~ = P' inverse.
+
+    Args:
+        P: [B, m, b]. passes: 2 does it again with what the first pass has made of P.
+
+    Returns:
+        P': [B, m, b]. inverse: [B, b, b]. R: [B, b, b]. ok: [B], as of `cholesky`.
+
+    Cost: 2mb^2 flops a matrix, and 4mb^2 for each further pass. Source: Yamamoto et al. 2015.
+    """
+    R, ok = cholesky(matmul(P.mT, P))
+    inverse = triangular_inverse(R)
+    for _ in range(passes - 1):
+        P = matmul(P, inverse)
+        again, good = cholesky(matmul(P.mT, P))
+        inverse, R, ok = triangular_inverse(again), matmul(again, R), ok & good
+    return P, inverse, R, ok
+
+
+class Reconstruction(NamedTuple):
+    """What `reconstruct` made of panels P [B, m, b].
+
+    V: [B, m, b], unit lower trapezoidal. T: [B, b, b]. tau: [B, b]. R: [B, b, b], that of mirrors.
+    E: [B], |X|, the largest sum of a column: how far Q~ was from orthonormal columns.
+    backward: [B], the largest |V X r_j| / |r_j|, the factor residual of a column.
+    ok: [B], False where there are no such mirrors, or where they would not be LAPACK's.
+    """
+
+    V: Tensor
+    T: Tensor
+    tau: Tensor
+    R: Tensor
+    E: Tensor
+    backward: Tensor
+    ok: Tensor
+
+
+def reconstruct(P, passes=1):
+    """The mirrors of P [B, m, b], m >= b, from its Gram matrix. Returns Reconstruction.
+
+    Zero columns at the end of a panel have tau = 0 and are left alone. Not ok: a Cholesky that
+    stops; a zero column before one that is not zero, for R has a row there that no Gram matrix
+    knows; a column with nothing below its diagonal, for it needs no mirror.
+
+    Cost: 5mb^2 flops and about 6b^3 a matrix, with one pass; all that grows with m is in products
+    of matrices. Source: Ballard et al. 2015; chapter "All columns at once".
+    """
+    B, m, b = P.shape
+    # a power of two a column: nothing is rounded, and no sum of squares leaves the range
+    e = exponent_of(P.mT.reshape(B * b, m)).reshape(B, 1, b)
+    P, inverse, R, ok = cholesky_qr(P * power_of_two(-e, P.dtype), passes)
+    L, U, S = signed_lu(matmul(P[:, :b], inverse))
+    V = torch.cat([L, matmul(P[:, b:], matmul(inverse, triangular_inverse(U)))], 1)
+    R = S[:, :, None] * R
+
+    there = R.diagonal(0, -2, -1) != 0
+    G = matmul(V.mT, V)
+    half = (G.diagonal(0, -2, -1) / 2).where(there, 0)
+    T = triangular_inverse(G.triu(1) * there[:, None] + torch.diag_embed(half))
+    X = (U * S[:, None] + matmul(T, L.mT)) * there[:, None]
+    Y = matmul(X, R)
+    # (V y)^T (V y) = y^T G y, and a column of P is as long as that of R
+    squares, lengths = (Y * matmul(G, Y)).sum(1).clamp(min=0), (R * R).sum(1)
+    backward = (squares / lengths.where(there, 1)).sqrt().amax(1)
+
+    in_order = (there[:, :-1] | ~there[:, 1:]).all(1)
+    reflected = ((V.tril(-1) != 0).any(1) | ~there).all(1)
+    return Reconstruction(
+        V,
+        T,
+        tau=(1 / half).where(there, 0),
+        R=R * power_of_two(e, P.dtype),
+        E=X.abs().sum(1).amax(1),
+        backward=backward,
+        ok=ok & in_order & reflected,
+    )
+
+
+def panel(H, tau, *, passes=1, limit=1.0, fell=None):
+    """Factor a panel in place and give its block reflector I - V T V^T; for `right_looking`.
+
+    Of a panel at least twice as tall as wide, every matrix that is ok and whose residual is within
+    the limit is reconstructed. All others go to Householder, those matrices alone.
+
+    Args:
+        H: [B, m, b], overwritten by its compact form. tau: [B, b], overwritten.
+        passes: 1 or 2, for `cholesky_qr`.
+        limit: of `backward`, in LAPACK's unit, m eps/2.
+        fell: a list, or None; it gets a [B], True for the matrices that went to Householder.
+
+    Returns:
+        V: [B, m, b], unit lower trapezoidal. T: [B, b, b], upper triangular.
+    """
+    B, m, b = H.shape
+    fall = torch.ones(B, dtype=torch.bool, device=H.device)
+    found = None
+    if m >= 2 * b:
+        found = reconstruct(H, passes)
+        # not (>): a NaN falls
+        fall = ~(found.ok & (found.backward <= limit * m * torch.finfo(H.dtype).eps / 2))
+    if fell is not None:
+        fell.append(fall)
+    if found is None:
+        return _mirrors(H, tau)
+    mirrors, scalars = H[fall], tau[fall]
+    V, T = found.V, found.T
+    V[fall], T[fall] = _mirrors(mirrors, scalars)
+    H.copy_(V.tril(-1))
+    H[:, :b] += found.R.triu()
+    tau.copy_(found.tau)
+    H[fall], tau[fall] = mirrors, scalars
+    return V, T
+
+
+def _mirrors(H, tau):
+    geqr2(H, tau)
+    V = unpack_v(H, tau.shape[-1])
+    return V, larft(V, tau)
+
+
+def geqrf(A, *, nb=32, passes=1, limit=1.0, fell=None):
+    """A = Q R by panels of nb columns, reconstructed. A: [B, m, n], torch; read. As `panel`."""
+
+    def reconstructed(H, tau):
+        return panel(H, tau, passes=passes, limit=limit, fell=fell)
+
+    return right_looking(A, nb, reconstructed, update)

@@ -184,7 +184,7 @@ def blocks(x, *, axis=-1):
 
 
 class Split(NamedTuple):
-    """x = scale * sum(parts), nearly. parts: numbers of a format. scale: powers of two, or 1."""
+    """x = scale * sum(parts), nearly. parts: numbers of a format. scale: powers of two, or 1.0."""
 
     parts: tuple
     scale: Any
@@ -216,7 +216,7 @@ def split(x, format, terms=2, *, axis=-1, scale=True):
         top = xp.amax(xp.abs(rest), axis, keepdims=True)
         # NaN and Inf have no scale, and numbers below 2^-126 need not have one of their own
         power = xp.where(xp.isfinite(top), xp.clip(_power(top), 2.0**-126, None), 1.0)
-        by = power * 2.0 ** (1 - min(f.emax - 1, 14))
+        by = _like(power * 2.0 ** (1 - min(f.emax - 1, 14)), x)
         rest = rest / by
     for _ in range(terms):
         parts.append(round_to(rest, format, axis=axis))

@@ -411,7 +411,7 @@ def _geqrt3_launches(m, b):
 NARROW, WIDE, TALL, SLICE, ONCE = 16, 64, 2048, 256, 1024
 # rows of stage 7's tiles, and the columns that it updates at a time; of more matrices than MANY,
 # only those of at most so many rows are one program each
-WHOLE, MANY, WHOLE_MANY = {32: 16, 64: 32, 128: 32, 256: 32, 512: 32}, 132, 192
+WHOLE, MANY, WHOLE_MANY = {32: 16, 64: 32, 128: 64, 256: 32, 512: 32}, 132, 192
 
 
 class _Part(NamedTuple):
@@ -438,7 +438,10 @@ def _put_together(parts):
 
 
 def _narrow(m, b):
-    """A panel of stage 5. Flops are those of xGEQR2 and xLARFT, up to lower order."""
+    """A panel of stage 5, of a batch too large for tall ones to be on the chip all at once.
+
+    Flops are those of xGEQR2 and xLARFT, up to lower order.
+    """
     flops = geqr2(m, b) + larft(m, b)
     if m <= TALL:
         yield _Part("panels", 2 * m * b + b, flops, columns=b)

@@ -104,7 +104,14 @@ def mirror(P, tau, T, j, BM: tl.constexpr, BN: tl.constexpr, WITH_T: tl.constexp
     g, row = tl.reduce(
         (x * P, tl.where(i == j, bits_of(P), 0)), 0, add_pairs, keep_dims=True
     )  # [1, BN] both
-    row = from_bits(row)
+    return reflect(P, tau, T, column, from_bits(row), g, i, j, BN, WITH_T)
+
+
+@triton.jit
+def reflect(P, tau, T, column, row, g, i, j, BN: tl.constexpr, WITH_T: tl.constexpr = True):
+    """The rest of mirror j, from its column [BM, 1], row j and g = x^T P, [1, BN] both."""
+    c = tl.arange(0, BN)[None, :]
+    x = tl.where(i > j, column, 0.0)
     beta, scale, tau_j = larfg(at(row, c == j), at(g, c == j))  # [1, 1] each
     z = row + scale * g
     v = tl.where(i == j, 1.0, scale * x)

@@ -19,7 +19,7 @@ from drawings import (  # noqa: E402
     words_inside,
 )
 
-from qrlib import model, tiles  # noqa: E402
+from qrlib import model, tall, tiles  # noqa: E402
 from qrlib.bench.results import provenance  # noqa: E402
 from qrlib.jit import put, quick_reductions  # noqa: E402
 from qrlib.stages import s05_panel  # noqa: E402
@@ -262,7 +262,7 @@ def test_a_tall_panel_takes_the_launches_that_are_drawn(monkeypatch):
     H = torch.ones(1, 100, 3)
     with (
         put(vars(s05_panel), "TABLE", {8: (1, False)}),
-        put(vars(s05_panel), "SLICE", 32),
+        put(vars(tall), "SLICE", 32),
         trace(H=H) as t,
     ):
         s05_panel.panel(H, H.new_empty(1, 3))

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from qrlib import devices, model, scaling
+from qrlib import devices, model, scaling, tall
 from qrlib.jit import quick_reductions
 from qrlib.launches import launches
 from qrlib.model import Count
@@ -775,7 +775,7 @@ def test_sizes_of_the_plan_are_those_of_the_tables():
     """What to write into the model when a stage has other tiles."""
     s05, s06 = stage("s05_panel"), stage("s06_update")
     assert model.NARROW == s05.NB == s06.N0 and model.WIDE == s06.NB
-    assert (model.TALL, model.SLICE) == (max(s05.TABLE), s05.SLICE)
+    assert (model.TALL, model.SLICE) == (max(s05.TABLE), tall.SLICE)
     assert {columns for _, columns, _, _ in s06.TABLE.values()} == {model.WIDE}
     once = [m for m in range(1, 4 * model.ONCE) if scaling.tile(m)[0] >= m]
     # a tile for tall columns has 64 rows, which is enough for few

@@ -15,7 +15,7 @@ import torch
 from tables import FAMILIES, batch_of, normal
 
 import qrlib
-from qrlib import matrices, scaling
+from qrlib import matrices, scaling, tall
 from qrlib.certificate import LAPACK
 from qrlib.householder import larfb, larft
 from qrlib.jit import quick_reductions
@@ -247,7 +247,8 @@ def test_panel_in_slices_is_the_panel_in_registers(m, monkeypatch):
     H1, tau1 = A.clone(), A.new_empty(2, b)
     V1, T1 = s05_panel.panel(H1, tau1)
     monkeypatch.setattr(s05_panel, "TABLE", {8: (1, False)})
-    monkeypatch.setattr(s05_panel, "SLICE", 32)
+    monkeypatch.setattr(tall, "SLICE", 32)
+    monkeypatch.setattr(tall, "SLICES", ())
     # views, as of a matrix that is wider than a panel: around them nothing is written
     around, beside = A.new_zeros(2, m + 1, b + 3), A.new_zeros(2, b + 5)
     H2, tau2 = around[:, :m, :b], beside[:, :b]
@@ -393,6 +394,25 @@ def test_loads_and_stores_are_in_bounds_and_in_order(stage, m, n):
 @pytest.mark.gpu
 class TestOnTheGpu:
     """What the interpreter is too slow for, or cannot show."""
+
+    @pytest.mark.parametrize("B, m, b", ((1, 1, 1), (2, 130, 13), (8, 2048, 16), (2, 9000, 16)))
+    def test_panel_of_programs_that_meet_is_the_one_of_launches(self, B, m, b, monkeypatch):
+        """Twenty times the same bits: a sum that was read too early would show."""
+        A = normal(B, m, b, seed=m).cuda()
+
+        def panel():
+            H, tau, T = A.clone(), A.new_empty(B, b), A.new_empty(B, b, b)
+            V = torch.full_like(H, float("nan"))
+            tall.launch(H, tau, V, T, 16)
+            return H, tau, V, T
+
+        assert tall.slice_at_once(B, m, A.device)
+        met = panel()
+        for _ in range(20):
+            assert all(torch.equal(x, y) for x, y in zip(met, panel(), strict=True))
+        monkeypatch.setattr(tall, "SLICES", ())
+        for one, two in zip(met, panel(), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
     @each_stage
     @pytest.mark.parametrize("family", FAMILIES)

@@ -137,9 +137,9 @@ class Reconstruction(NamedTuple):
 def reconstruct(P, passes=1):
     """The mirrors of P [B, m, b], m >= b, from its Gram matrix. Returns Reconstruction.
 
-    Zero columns at the end of a panel have tau = 0 and are left alone. Not ok: a Cholesky that
-    stops; a zero column before one that is not zero, for R has a row there that no Gram matrix
-    knows; a column with nothing below its diagonal, for it needs no mirror.
+    A zero column has tau = 0 and is left alone. Where others follow it, R has a row there that no
+    Gram matrix knows, and `backward` tells. Not ok: a Cholesky that stops; a column with nothing
+    below its diagonal, for it needs no mirror.
 
     Cost: 5mb^2 flops and about 6b^3 a matrix, with one pass; all that grows with m is in products
     of matrices. Source: Ballard et al. 2015; chapter "All columns at once".
@@ -155,14 +155,13 @@ def reconstruct(P, passes=1):
     there = R.diagonal(0, -2, -1) != 0
     G = matmul(V.mT, V)
     half = (G.diagonal(0, -2, -1) / 2).where(there, 0)
-    T = triangular_inverse(G.triu(1) * there[:, None] + torch.diag_embed(half))
+    T = triangular_inverse(G.triu(1) + torch.diag_embed(half))
     X = (U * S[:, None] + matmul(T, L.mT)) * there[:, None]
     Y = matmul(X, R)
     # (V y)^T (V y) = y^T G y, and a column of P is as long as that of R
     squares, lengths = (Y * matmul(G, Y)).sum(1).clamp(min=0), (R * R).sum(1)
     backward = (squares / lengths.where(there, 1)).sqrt().amax(1)
 
-    in_order = (there[:, :-1] | ~there[:, 1:]).all(1)
     reflected = ((V.tril(-1) != 0).any(1) | ~there).all(1)
     return Reconstruction(
         V,
@@ -171,7 +170,7 @@ def reconstruct(P, passes=1):
         R=R * power_of_two(e, P.dtype),
         E=X.abs().sum(1).amax(1),
         backward=backward,
-        ok=ok & in_order & reflected,
+        ok=ok & reflected,
     )
 
 

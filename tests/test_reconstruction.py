@@ -263,8 +263,20 @@ def test_zero_columns_at_the_end_are_left_alone():
     torch.testing.assert_close(H[0, :, :4], alone[0])
     torch.testing.assert_close(tau[0, :4], tau_alone[0])
     V, T = rc.panel(P.clone(), P.new_zeros(3, 6))
+    assert (rc.reconstruct(P).E < 1e-5).all()
     assert (T[0, 4:] == 0).all() and (T[0, :, 4:] == 0).all() and (T[1] == 0).all()
     torch.testing.assert_close(T, larft(V, tau))
+
+
+def test_a_zero_column_in_front_falls_only_where_it_hides_a_row_of_r():
+    P = normal(2, 20, 6)
+    P[:, :, 0] = 0
+    # here the row is zero, and a Gram matrix knows all
+    P[1, 0] = 0
+    H, tau, fell = fallen(P)
+    assert fell == [True, False]
+    assert (tau[:, 0] == 0).all() and (H[:, :, 0] == 0).all()
+    torch.testing.assert_close(H, torch.geqrf(P)[0], rtol=1e-4, atol=1e-5)
 
 
 HARD = {

@@ -1012,7 +1012,7 @@ class TestGPU:
     def test_small_cases(self, tmp_path):
         cases = map(small, BENCHMARK_CASES[:8])
         results = run("auto", *cases, device="cuda", baseline="torch", protocol=Protocol(runs=3))
-        assert results.passed, results
+        assert results.passed, [row["faults"] for row in results.rows]
         results.save(tmp_path / "a.json")
         p = load(tmp_path / "a.json").provenance
         assert p["gpu"] and p["driver"] and p["cuda"] and p["gpu"] in results.where()
@@ -1022,7 +1022,7 @@ class TestGPU:
     def test_a_replay_is_a_row_of_its_own_and_sees_new_data(self):
         results = run("s02_unblocked", Case(4, 8, 1, "dense"), device="cuda", replay=True)
         assert [row["mode"] for row in results.rows] == ["eager", "replay"]
-        assert results.passed, results
+        assert results.passed, [row["faults"] for row in results.rows]
 
     def test_work_on_another_stream_is_told(self):
         side = torch.cuda.Stream()
@@ -1077,7 +1077,8 @@ class TestGPU:
             return result
 
         row = row_of(waits, device="cuda")
-        assert row["ok"] and row["host_sync"] is True and row["median_us"] > 2000
+        assert row["ok"], row["faults"]
+        assert row["host_sync"] is True and row["median_us"] > 2000
         assert "the host waits for the GPU inside the call" in row["notes"]
 
     def test_an_empty_call_takes_next_to_nothing(self):

@@ -183,6 +183,9 @@ def blocks(x, *, axis=-1):
     return Blocks(*(_like(part.swapaxes(-1, axis), x) for part in found))
 
 
+SCALES = ("vector", "matrix", None)
+
+
 class Split(NamedTuple):
     """x = scale * sum(parts), nearly. parts: numbers of a format. scale: powers of two, or 1.0."""
 
@@ -190,14 +193,15 @@ class Split(NamedTuple):
     scale: Any
 
 
-def split(x, format, terms=2, *, axis=-1, scale=True):
+def split(x, format, terms=2, *, axis=-1, scale="vector"):
     """x as a sum of numbers of a format: rounded, then what is left over rounded, and again.
 
     Args:
         x: [..., m, n] or [n], float32 or float64; read. format: one of FORMATS. terms: 1, 2 or 3.
-        axis: -1 or -2, along which numbers share a scale: the one that a product sums over.
-        scale: a power of two makes the largest of them just less than 2^min(emax - 1, 14): low
-            in the range its rest would have no digits. False: none, x is taken as it is.
+        axis: -1 or -2, the one that a product sums over.
+        scale: "vector": a power of two for all numbers along the axis makes the largest of them
+            just less than 2^min(emax - 1, 14); low in the range what is left over would have no
+            digits. "matrix": the same with one power a matrix. None: x is taken as it is.
 
     Returns:
         Split.
@@ -210,10 +214,13 @@ def split(x, format, terms=2, *, axis=-1, scale=True):
     _check_axis(x, axis)
     if terms not in (1, 2, 3):
         raise ValueError(f"terms must be 1, 2 or 3; got {terms!r}")
+    if scale not in SCALES:
+        raise ValueError(f"scale must be one of {', '.join(map(repr, SCALES))}; got {scale!r}")
     xp, rest = namespace(x), _double(x)
     by, parts = 1.0, []
-    if scale and x.shape[axis]:
-        top = xp.amax(xp.abs(rest), axis, keepdims=True)
+    if scale and 0 not in x.shape:
+        axes = axis if scale == "vector" else tuple(range(-min(x.ndim, 2), 0))
+        top = xp.amax(xp.abs(rest), axes, keepdims=True)
         # NaN and Inf have no scale, and numbers below 2^-126 need not have one of their own
         power = xp.where(xp.isfinite(top), xp.clip(_power(top), 2.0**-126, None), 1.0)
         by = _like(power * 2.0 ** (1 - min(f.emax - 1, 14)), x)
@@ -226,7 +233,7 @@ def split(x, format, terms=2, *, axis=-1, scale=True):
     return Split(tuple(_like(part, x) for part in parts), by)
 
 
-def product(a, b, format, terms=1, *, scale=True):
+def product(a, b, format, terms=1, *, scale="vector"):
     """a b as tensor cores make it of short factors: exact products, summed in the dtype of a and b.
 
     With a = a1 + a2 + a3 and b alike, products ai bj with i + j > terms + 1 are left out: they are
@@ -234,7 +241,7 @@ def product(a, b, format, terms=1, *, scale=True):
 
     Args:
         a: [..., m, k] and b: [..., k, n], float32 or float64, of one dtype; read.
-        format, terms, scale: as for `split`; a has a scale for each row, b for each column.
+        format, terms, scale: as for `split`: a has a scale for each row, b for each column.
 
     Accuracy: `product_bound` times |a| |b|, unless a part underflows or overflows.
     Source: Henry, Tang and Heinecke 2019; Ootomo and Yokota 2022; chapter "How few bits?".

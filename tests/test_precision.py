@@ -409,6 +409,19 @@ def test_two_terms_of_11_bits_gain_one_by_their_sign():
         assert bound / 2 < lost.max() <= bound
 
 
+def test_a_matrix_has_one_scale():
+    x = np.random.default_rng(0).standard_normal((3, 9, 7)).astype(np.float32)
+    x[1] *= 1e-20
+    parts, scale = split(x, "fp16", 2, scale="matrix")
+    assert scale.shape == (3, 1, 1) and scale[1] < 1e-15 * scale[0]
+    top = np.abs(x / scale).max((1, 2))
+    assert (top >= 2.0**13).all() and (top < 2.0**14).all()
+    found = product(x, x.swapaxes(1, 2), "fp16", 2, scale="matrix")
+    for each, one in zip(found, x):
+        np.testing.assert_array_equal(each, product(one, one.T, "fp16", 2, scale="matrix"))
+    assert split(x[0, 0], "fp16", 2, scale="matrix").scale.shape == (1,)
+
+
 @pytest.mark.parametrize("axis", (-1, -2))
 def test_a_scale_belongs_to_a_row_or_a_column(axis):
     x = np.random.default_rng(0).standard_normal((9, 7)).astype(np.float32)
@@ -424,10 +437,10 @@ def test_a_scale_belongs_to_a_row_or_a_column(axis):
 
 def test_without_a_scale_fp16_over_and_underflows():
     x = np.array([[1e6, 1e-9]], np.float32)
-    parts, scale = split(x, "fp16", 1, scale=False)
+    parts, scale = split(x, "fp16", 1, scale=None)
     assert scale == 1 and parts[0].tolist() == [[np.inf, 0]]
     # bf16 has the range
-    assert (split(x, "bf16", 1, scale=False).parts[0] != 0).all()
+    assert (split(x, "bf16", 1, scale=None).parts[0] != 0).all()
 
 
 def test_nothing_has_no_scale():
@@ -489,13 +502,13 @@ def test_the_bound_is_near_what_happens(format):
 
 def test_small_by_small_is_left_out():
     x = np.array([[1 + 2.0**-8 + 2.0**-9]])
-    hi, lo = (part[0, 0] for part in split(x, "bf16", 2, scale=False).parts)
+    hi, lo = (part[0, 0] for part in split(x, "bf16", 2, scale=None).parts)
     assert hi + lo == x[0, 0] and lo != 0
-    found = product(x, x, "bf16", 2, scale=False)[0, 0]
+    found = product(x, x, "bf16", 2, scale=None)[0, 0]
     assert found == hi * hi + 2 * hi * lo and found != x[0, 0] ** 2
-    three = split(np.array([[1 / 3]]), "bf16", 3, scale=False).parts
+    three = split(np.array([[1 / 3]]), "bf16", 3, scale=None).parts
     a, b, c = (part[0, 0] for part in three)
-    found = product(np.array([[1 / 3]]), np.array([[1 / 3]]), "bf16", 3, scale=False)[0, 0]
+    found = product(np.array([[1 / 3]]), np.array([[1 / 3]]), "bf16", 3, scale=None)[0, 0]
     assert found == pytest.approx(a * a + 2 * a * b + 2 * a * c + b * b, rel=1e-15)
 
 
@@ -503,9 +516,9 @@ def test_one_term_is_the_product_of_the_rounded():
     a, b = factors("normal")
     for format in ("bf16", "tf32", "fp8_e5m2"):
         expected = round_to(a, format) @ round_to(b, format)
-        np.testing.assert_array_equal(product(a, b, format, scale=False), expected)
+        np.testing.assert_array_equal(product(a, b, format, scale=None), expected)
     expected = round_to(a, "nvfp4").astype(float) @ round_to(b, "nvfp4", axis=-2)
-    found = product(a.astype(float), b.astype(float), "nvfp4", scale=False)
+    found = product(a.astype(float), b.astype(float), "nvfp4", scale=None)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -565,6 +578,7 @@ def test_integers_are_no_numbers_of_ours(call):
     ("call", "words"),
     [
         (lambda x: split(x, "bf16", 4), "terms must be 1, 2 or 3; got 4"),
+        (lambda x: split(x, "bf16", scale=True), "scale must be one of 'vector', 'matrix', None"),
         (lambda x: split(x, "bf16", 2, axis=0), r"axis must be -1, or -2 .*got 0"),
         (lambda x: round_to(x[0], "nvfp4", axis=-2), r"axis must be -1.*got -2 for shape \(3,\)"),
         (lambda x: truncate(x, "nvfp4"), "without blocks, such as 'tf32'; got 'nvfp4'"),

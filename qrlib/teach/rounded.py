@@ -6,7 +6,7 @@ shows its bits and not its range. The loop is `right_looking`; only a panel or a
 
 import torch
 
-from qrlib.householder import headroom, larf, larfg, larft, matmul
+from qrlib.householder import larf, larfg, larft, matmul
 from qrlib.precision import product, split
 from qrlib.stages import s03_blocked
 
@@ -19,7 +19,7 @@ def short(x, format):
     return part * scale
 
 
-def update(format, terms=1, *, where="update", scale=True):
+def update(format, terms=1, *, where="update", scale="vector"):
     """An update for `right_looking`, C <- Q^T C in place, with products of short factors.
 
     Args:
@@ -81,14 +81,14 @@ def short_panel(format):
     return panel
 
 
-def geqrf(A, format, step="update", terms=1, *, nb=32, scale=headroom):
+def geqrf(A, format, step="update", terms=1, *, nb=32, scale="vector"):
     """Stage 3 with a step of STEPS in a format. A: [B, m, n], torch; read. Returns QR(H, tau).
 
     Args:
         step: "W", "VZ", "update": products of the update, in so many terms. "C": what lies on the
             right of the panel, between updates. "V", "V and tau": the vectors of a panel, with the
             tau of the panel or their own. "panel": all of the panel.
-        nb, scale: as for `right_looking`.
+        nb: the width of a panel. scale: of products; see precision.split.
     """
     if step not in STEPS:
         raise ValueError(f"step must be one of {', '.join(STEPS)}; got {step!r}")
@@ -98,6 +98,6 @@ def geqrf(A, format, step="update", terms=1, *, nb=32, scale=headroom):
         "panel": short_panel(format),
     }
     if step in panels:
-        return s03_blocked.right_looking(A, nb, panels[step], s03_blocked.update, scale=scale)
-    made = stored(format) if step == "C" else update(format, terms, where=step)
-    return s03_blocked.right_looking(A, nb, s03_blocked.panel, made, scale=scale)
+        return s03_blocked.right_looking(A, nb, panels[step], s03_blocked.update)
+    made = stored(format) if step == "C" else update(format, terms, where=step, scale=scale)
+    return s03_blocked.right_looking(A, nb, s03_blocked.panel, made)

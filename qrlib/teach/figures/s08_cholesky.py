@@ -13,7 +13,7 @@ from qrlib.stages.s03_blocked import panel as mirrors
 from qrlib.stages.s03_blocked import right_looking, update
 from qrlib.teach.gram_schmidt import with_condition
 from qrlib.teach.stepper import Frame, Stepper
-from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style
+from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style, number
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -200,8 +200,7 @@ def walk_frame(k, P=P42):
 
 
 def _entry(a):
-    text = f"{a:.2f}".rstrip("0").rstrip(".")
-    return ("0" if text in ("-0", "") else text).replace("-", "\u2212")
+    return number(round(a, 2) + 0.0, "{:g}")
 
 
 def walk_alt(k, shown):
@@ -231,8 +230,8 @@ def hidden_frame(angle):
     size, middle = 330, 165
     alt = (
         f"The unit circle. q at {angle} degrees, S = {S:g} on the axis on the other side. An "
-        f"arrow from S to q: it has the direction of v = (1, {v[1]:.2f}), and {abs(pivot):.2f} "
-        "along the axis. The glass of the mirror is at right angles to it."
+        f"arrow from S to q: it has the direction of v = (1, {v[1] + 0.0:.2f}) and "
+        f"{abs(pivot):.2f} along the axis. The glass of the mirror is at right angles to it."
     )
     fig = Figure(size, size, alt)
     r = 120
@@ -256,13 +255,14 @@ def hidden_frame(angle):
     return fig
 
 
-def hidden_stepper(angles=(-160, -120, -91, -60, -20, 0, 30, 60, 89, 120, 150, 180)):
+def hidden_stepper(angles=(-160, -120, -91, -60, -20, 0, 20, 60, 89, 91, 120, 150)):
     """The mirror that an entry of Q hides, for a vector that goes round."""
     frames = []
     for angle in angles:
         q, S, pivot, v = turned(angle)
-        words = f"q = ({q[0]:.2f}, {q[1]:.2f}), S = {S:g}. Pivot {pivot:.2f}; v = (1, {v[1]:.2f})."
-        frames.append(Frame(hidden_frame(angle), words.replace("-", "\u2212"), f"{angle} degrees"))
+        q0, q1, p, v1 = (number(round(x, 2) + 0.0, "{:.2f}") for x in (*q, pivot, v[1]))
+        words = f"q = ({q0}, {q1}), S = {number(S)}. Pivot {p}; v = (1, {v1})."
+        frames.append(Frame(hidden_frame(angle), words, f"{number(angle)} degrees"))
     return Stepper(frames, "Angle", "A vector of length one and the mirror it hides.", lines=2)
 
 

@@ -6,9 +6,10 @@ such a Q~ are hidden in it: with a diagonal S of signs,
     Q~ - [S] = V U       unpivoted LU; V unit lower trapezoidal, L its top; the mirrors' R is S R
          [0]
 
-Of Q~ the top square is enough for L, U and S; below it V is P (R^-1 U^-1). Of all this only V is
-kept: tau_j = 2 / v_j^T v_j makes each mirror orthogonal, and T is the inverse of striu(V^T V) +
-diag(1/tau). What was lost in the Gram matrix shows between the two, for exactly
+Times R it says P - [S R; 0] = V W, W = U R. So Q~ need not be formed: L and W come from the top
+square of P, and below it V is P W^-1. Of all this only V is kept: tau_j = 2 / v_j^T v_j makes each
+mirror orthogonal, and T is the inverse of striu(V^T V) + diag(1/tau). What was lost in the Gram
+matrix shows between the two, for exactly
 
     Q~ - Q [S] = V X S,    P - Q [S R] = V X (S R),    X = U S + T L^T,    Q = I - V T V^T
            [0]                   [ 0 ]
@@ -42,18 +43,23 @@ def cholesky(G: Float[Tensor, "B b b"]) -> tuple[Float[Tensor, "B b b"], Bool[Te
 
     Cost: b^3/3 flops a matrix. Source: LAPACK xPOTF2; chapter "All columns at once".
     """
-    B, b, _ = G.shape
-    R, ok = torch.zeros_like(G), torch.ones(B, dtype=torch.bool, device=G.device)
-    for j in range(b):
-        row = G[:, j, j:] - matmul(R[:, :j, j : j + 1].mT, R[:, :j, j:])[:, 0]
-        pivot, whole = row[:, 0], G[:, j, j]
-        # not (<=): a NaN is no pivot
-        good, zero = pivot > b * torch.finfo(G.dtype).eps * whole, whole == 0
-        root = pivot.where(good, 1).sqrt()
-        R[:, j, j:] = (row / root[:, None]).where(good[:, None], 0)
-        R[:, j, j] = root.where(~zero, 0)
-        ok &= good | zero
+    R, ok = torch.zeros_like(G), torch.ones(len(G), dtype=torch.bool, device=G.device)
+    for j in range(G.shape[-1]):
+        root, row, good = _row(G, R, j)
+        R[:, j, j:] = row / root.where(good, 1)[:, None]
+        R[:, j, j] = root
+        ok &= good | (root == 0)
     return R, ok
+
+
+def _row(G, R, j):
+    """Row j of R, from the diagonal on, times its diagonal; that; and whether there is one."""
+    row = G[:, j, j:] - matmul(R[:, :j, j : j + 1].mT, R[:, :j, j:])[:, 0]
+    pivot, whole = row[:, 0], G[:, j, j]
+    # not (<=): a NaN is no pivot
+    good = pivot > G.shape[-1] * torch.finfo(G.dtype).eps * whole
+    root = pivot.where(good, 1).sqrt().where(whole != 0, 0)
+    return root, row.where(good[:, None], 0), good
 
 
 def triangular_inverse(R: Float[Tensor, "B b b"]) -> Float[Tensor, "B b b"]:
@@ -96,31 +102,41 @@ def signed_lu(
     return unpack_v(A), A.triu(), S
 
 
-def cholesky_qr(P, passes=1):
-    """P = Q~ R by the Gram matrix, with the last product left undone: Q~ = P' inverse.
+def eliminate(
+    G: Float[Tensor, "B b b"], P: Float[Tensor, "B b b"]
+) -> tuple[
+    Float[Tensor, "B b b"], Float[Tensor, "B b b"], Float[Tensor, "B b b"], Bool[Tensor, " B"]
+]:
+    """R^T R = G and P - R = L W at once: step j of both, and in between the sign of row j of R.
 
     Args:
-        P: [B, m, b]. passes: 2 does it again with what the first pass has made of P.
+        G: [B, b, b], the Gram matrix of a panel. P: [B, b, b], its top square.
 
     Returns:
-        P': [B, m, b]. inverse: [B, b, b]. R: [B, b, b]. ok: [B], as of `cholesky`.
+        R: [B, b, b], that of the mirrors, with its signs. L: [B, b, b], unit lower triangular.
+        W: [B, b, b], upper triangular; its diagonal is no smaller than that of R, and 1 in a zero
+        column. ok: [B], as of `cholesky`.
 
-    Cost: 2mb^2 flops a matrix, and 4mb^2 for each further pass. Source: Yamamoto et al. 2015.
+    Cost: b^3 flops a matrix. Source: `cholesky` and `signed_lu`; chapter "All columns at once".
     """
-    R, ok = cholesky(matmul(P.mT, P))
-    inverse = triangular_inverse(R)
-    for _ in range(passes - 1):
-        P = matmul(P, inverse)
-        again, good = cholesky(matmul(P.mT, P))
-        inverse, R, ok = triangular_inverse(again), matmul(again, R), ok & good
-    return P, inverse, R, ok
+    A, R, ok = P.clone(), torch.zeros_like(G), torch.ones(len(G), dtype=torch.bool, device=G.device)
+    for j in range(G.shape[-1]):
+        root, row, good = _row(G, R, j)
+        beta = -torch.copysign(root, A[:, j, j])
+        R[:, j, j:] = row / beta.where(good, 1)[:, None]
+        R[:, j, j] = beta
+        A[:, j, j:] -= R[:, j, j:]
+        A[:, j, j] = A[:, j, j].where(root != 0, 1)
+        A[:, j + 1 :, j] /= A[:, j, j, None]
+        A[:, j + 1 :, j + 1 :] -= A[:, j + 1 :, j : j + 1] * A[:, j : j + 1, j + 1 :]
+        ok &= good | (root == 0)
+    return R, unpack_v(A), A.triu(), ok
 
 
 class Reconstruction(NamedTuple):
     """What `reconstruct` made of panels P [B, m, b].
 
     V: [B, m, b], unit lower trapezoidal. T: [B, b, b]. tau: [B, b]. R: [B, b, b], that of mirrors.
-    E: [B], |X|, the largest sum of a column: how far Q~ was from orthonormal columns.
     backward: [B], the largest |V X r_j| / |r_j|, the factor residual of a column.
     ok: [B], False where there are no such mirrors, or where they would not be LAPACK's.
     """
@@ -129,7 +145,6 @@ class Reconstruction(NamedTuple):
     T: Tensor
     tau: Tensor
     R: Tensor
-    E: Tensor
     backward: Tensor
     ok: Tensor
 
@@ -141,35 +156,41 @@ def reconstruct(P, passes=1):
     Gram matrix knows, and `backward` tells. Not ok: a Cholesky that stops; a column with nothing
     below its diagonal, for it needs no mirror.
 
-    Cost: 5mb^2 flops and about 6b^3 a matrix, with one pass; all that grows with m is in products
-    of matrices. Source: Ballard et al. 2015; chapter "All columns at once".
+    Args:
+        passes: 2 does it for P R^-1, with the R that Cholesky finds first, and so squares nothing.
+
+    Cost: 6mb^2 flops and about 6b^3 a matrix, and 4mb^2 for a second pass; all that grows with m is
+    in products of matrices. Source: Ballard et al. 2015, for two passes Yamamoto et al. 2015;
+    chapter "All columns at once".
     """
     B, m, b = P.shape
     # a power of two a column: nothing is rounded, and no sum of squares leaves the range
     e = exponent_of(P.mT.reshape(B * b, m)).reshape(B, 1, b)
-    P, inverse, R, ok = cholesky_qr(P * power_of_two(-e, P.dtype), passes)
-    L, U, S = signed_lu(matmul(P[:, :b], inverse))
-    V = torch.cat([L, matmul(P[:, b:], matmul(inverse, triangular_inverse(U)))], 1)
-    R = S[:, :, None] * R
+    P = P * power_of_two(-e, P.dtype)
+    first = None
+    if passes == 2:
+        first, found = cholesky(matmul(P.mT, P))
+        P = matmul(P, triangular_inverse(first))
+    R, L, W, ok = eliminate(matmul(P.mT, P), P[:, :b])
+    V = torch.cat([L, matmul(P[:, b:], triangular_inverse(W))], 1)
 
     there = R.diagonal(0, -2, -1) != 0
     G = matmul(V.mT, V)
     half = (G.diagonal(0, -2, -1) / 2).where(there, 0)
     T = triangular_inverse(G.triu(1) + torch.diag_embed(half))
-    X = (U * S[:, None] + matmul(T, L.mT)) * there[:, None]
-    Y = matmul(X, R)
+    # X R: U S R_h = W, with R_h = S R
+    Y = (W + matmul(T, matmul(L.mT, R))) * there[:, None]
+    if first is not None:
+        R, Y, ok = matmul(R, first), matmul(Y, first), ok & found
     # (V y)^T (V y) = y^T G y, and a column of P is as long as that of R
     squares, lengths = (Y * matmul(G, Y)).sum(1).clamp(min=0), (R * R).sum(1)
-    backward = (squares / lengths.where(there, 1)).sqrt().amax(1)
-
     reflected = ((V.tril(-1) != 0).any(1) | ~there).all(1)
     return Reconstruction(
         V,
         T,
         tau=(1 / half).where(there, 0),
         R=R * power_of_two(e, P.dtype),
-        E=X.abs().sum(1).amax(1),
-        backward=backward,
+        backward=(squares / lengths.where(there, 1)).sqrt().amax(1),
         ok=ok & reflected,
     )
 
@@ -182,7 +203,7 @@ def panel(H, tau, *, passes=1, limit=1.0, fell=None):
 
     Args:
         H: [B, m, b], overwritten by its compact form. tau: [B, b], overwritten.
-        passes: 1 or 2, for `cholesky_qr`.
+        passes: 1 or 2, as of `reconstruct`.
         limit: of `backward`, in LAPACK's unit, m eps/2.
         fell: a list, or None; it gets a [B], True for the matrices that went to Householder.
 

@@ -47,7 +47,7 @@ def test_the_frames_of_the_steppers_differ():
 def happened(m, b, monkeypatch):
     """(passes over all rows, {verb: calls}) of a reconstruction, seen from inside."""
     calls, rows = {}, []
-    for name in ("cholesky", "triangular_inverse", "signed_lu", "matmul"):
+    for name in ("eliminate", "triangular_inverse", "matmul"):
         whole = getattr(reconstruction, name)
 
         def watched(*given, name=name, whole=whole):
@@ -70,7 +70,7 @@ def test_the_chain_is_that_of_the_code(monkeypatch):
     wide = [each for each in products if each.rows]
     assert [each.meets for each in wide] == rows
     assert figures.meetings(products) == sum(rows) == 2
-    assert calls == {"cholesky": 1, "signed_lu": 1, "triangular_inverse": 3}
+    assert calls == {"eliminate": 1, "triangular_inverse": 2}
     assert sum(each.steps for each in products if not each.rows) == 5 * sum(calls.values())
     assert figures.meetings(columns) == figures.steps(columns) == 5
 
@@ -78,7 +78,7 @@ def test_the_chain_is_that_of_the_code(monkeypatch):
 def test_a_tall_panel_is_touched_less():
     columns, products = figures.works(16)
     assert figures.touched(columns, 512, 16) == 16 * 512 * 16
-    assert figures.touched(products, 512, 16) == 3 * 512 * 16 + 5 * 16 * 16 * 16
+    assert figures.touched(products, 512, 16) == 3 * 512 * 16 + 3 * 16 * 16 * 16
     # and a low one is not
     assert figures.touched(products, 32, 16) > figures.touched(columns, 32, 16)
 
@@ -88,7 +88,7 @@ def test_flops_are_those_of_the_products(m, b):
     count = figures.flops(m, b)
     assert count["mirrors and T"] == model.geqr2(m, b).flops + model.larft(m, b, dense=True).flops
     assert count["all rows"] == pytest.approx(6 * m * b * b, rel=0.1)
-    assert count["small"] == pytest.approx(14 * b**3, rel=0.1)
+    assert count["small"] == pytest.approx(23 / 3 * b**3, rel=0.1)
 
 
 def test_the_panel_of_the_text_by_hand():

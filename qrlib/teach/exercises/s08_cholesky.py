@@ -5,14 +5,13 @@ import torch
 
 from qrlib import matrices, reconstruction
 from qrlib.compact import unpack_v
-from qrlib.reconstruction import geqrf, reconstruct
+from qrlib.reconstruction import geqrf
 from qrlib.teach.exercises.compare import array, entries, finite, kind, number, several
 from qrlib.teach.exercises.core import Exercise
 from qrlib.teach.exercises.guard import Wrong, bits
 from qrlib.teach.exercises.s02_unblocked import Meter, normal
+from qrlib.teach.figures.s08_cholesky import EPS, loss
 from qrlib.teach.gram_schmidt import with_condition
-
-EPS = float(np.finfo(np.float32).eps)
 
 # 11.1
 
@@ -406,9 +405,8 @@ def _residual_alone(answer):
 
 def measures(P):
     """(E, residual, ok) of a panel P [m, b], the residual in LAPACK's unit, m eps/2."""
-    found = reconstruct(torch.as_tensor(P)[None])
-    unit = P.shape[0] * EPS / 2
-    return float(found.E[0]), float(found.backward[0]) / unit, bool(found.ok[0])
+    it = loss(P)
+    return it.E, it.known / (len(P) * EPS / 2), it.ok
 
 
 def too_trusting():
@@ -596,7 +594,8 @@ EXERCISES = (
             is more than 4 units of LAPACK, m eps/2. You may look:
 
                 from qrlib.teach.exercises.s08_cholesky import measures
-                from qrlib.teach.gram_schmidt import with_condition
+                from qrlib.teach.figures.s08_cholesky import EPS, loss
+from qrlib.teach.gram_schmidt import with_condition
                 measures(with_condition(64, 8, 10))     # E, residual in units, ok
         """,
         solution=too_trusting,

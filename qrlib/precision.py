@@ -267,12 +267,13 @@ def product(a, b, format, terms=1, *, scale="vector"):
 def product_bound(format, terms, k):
     """c with |product(a, b) - a b| <= c |a| |b|, entry by entry, for float32 sums over k.
 
-    (terms + 1) u^terms is what the factors lose, and the products that are left out; each sum adds
-    a unit roundoff of float32. Nothing in it for what underflows.
+    (terms + 1) u^terms (1 + u) is what the splits lose and the products that are left out; every
+    sum adds a unit roundoff of float32. Nothing in it for what under- or overflows.
     """
     u, fp32 = find(format).unit_roundoff, FORMATS["fp32"].unit_roundoff
-    sums = (k + terms * (terms + 1) / 2) * fp32
-    return (terms + 1) * u**terms * (1 + u) ** (2 * terms) * (1 + sums) + sums * (1 + u) ** 2
+    additions = (k + terms * (terms + 1) / 2) * fp32
+    sums = additions / (1 - additions) * ((1 + u) / (1 - u)) ** 2
+    return (terms + 1) * u**terms * (1 + u) + sums
 
 
 def find(format):

@@ -279,7 +279,8 @@ def _spread_of(answer, a, b, u, about):
 
 def _as_expected(a, b, u, about):
     def step(answer):
-        found = _spread_of(answer, a, b, u, about)
+        # copies: an answer that writes to them must not spoil them for the next
+        found = _spread_of(answer, a.copy(), b.copy(), u, about)
         finite("y", found)
         right = spread(a, b, u)
         if (np.abs(found - right) <= 0.05 * right).all():
@@ -507,9 +508,9 @@ EXERCISES = (
         title="well conditioned, and lost",
         task="""
             Find a float32 matrix A [n, n] with 200 <= n <= 300 and a condition number of at most 10
-            on which stage 3 with one product in fp16, rounded.geqrf(A, "fp16", "update"), fails the
-            gate for the factor residual. Three products must pass. So what is to blame is not the
-            matrix.
+            on which stage 3 with one product in fp16, rounded.geqrf(A[None], "fp16", "update"),
+            fails the gate for the factor residual. Three products must pass. So what is to blame
+            is not the matrix.
         """,
         solution=well_conditioned,
         steps=(

@@ -39,54 +39,42 @@ def short(value):
     return f"{value:.0f}" if 999.5 <= value < 1e4 else chapter3.short(value)
 
 
-def power(x):
-    """A power of two, or a number, as words."""
-    e = math.log2(x)
-    return f"2^{number(e)}" if e == int(e) else number(x, "{:.6g}")
+RAISED = str.maketrans(
+    "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
+)
 
 
-def ten_to(exponent):
-    """A power of ten with a raised exponent."""
-    raised = str(exponent).translate(
-        str.maketrans(
-            "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
-        )
-    )
-    return "1" if exponent == 0 else f"10{raised}"
+def raised(base, exponent):
+    """base^exponent as words; 1 for exponent 0."""
+    return f"{base}{str(exponent).translate(RAISED)}" if exponent else "1"
 
 
 def format_table():
     """All formats of qrlib.precision, with what each says of itself."""
+    numbers_of = {source: k for k, source in enumerate(sources(), 1)}
     rows = []
     for name, f in FORMATS.items():
-        beyond = "Inf" if math.isinf(f.beyond) else "stays there"
-        rows.append(
-            [
-                name,
-                f"{f.bits:g}",
-                f"{f.exponent}",
-                f"{f.p}",
-                power(f.unit_roundoff),
-                number(f.largest, "{:.4g}"),
-                beyond,
-                power(f.smallest_normal),
-                power(f.smallest_subnormal),
-                f.source,
-            ]
+        largest = f"{f.largest:g}" if f.largest < 1e5 else f"{f.largest:.2g}".replace("e+", "e")
+        cells = (
+            f"{f.bits:g}",
+            f"{f.exponent}",
+            f"{f.p}",
+            raised(2, -f.p),
+            largest,
+            "Inf" if math.isinf(f.beyond) else "stays",
+            raised(2, f.emin),
+            raised(2, f.emin - f.p + 1),
+            f"[{numbers_of[f.source]}]",
         )
-    heads = (
-        "format",
-        "bits",
-        "of the exponent",
-        "significant",
-        "u",
-        "largest",
-        "beyond it",
-        "smallest normal",
-        "smallest",
-        "source",
-    )
-    return Table("floating-point formats, bits and numbers", heads, rows)
+        rows.append([name, *cells])
+    heads = ("format", "bits", "exp.", "p", "u", "largest", "beyond", "normal", "smallest", "from")
+    caption = "bits, those of the exponent, significant ones; largest, smallest normal, smallest"
+    return Table(caption, heads, rows)
+
+
+def sources():
+    """Where the formats are from, each once."""
+    return list(dict.fromkeys(f.source for f in FORMATS.values()))
 
 
 # a format as a picture
@@ -96,7 +84,7 @@ def format_words(name):
     f = FORMATS[name]
     count = "more than can be listed" if f.bits > 16 else f"{len(numbers(name)) - 1} above zero"
     return (
-        f"{NAMES[name]}: {f.p} significant bits, so rounding errs by {power(f.unit_roundoff)} of "
+        f"{NAMES[name]}: {f.p} significant bits, so rounding errs by {raised(2, -f.p)} of "
         f"the number at most. Numbers: {count}, from {f.smallest_subnormal:.2g} to "
         f"{f.largest:.4g}; below {f.smallest_normal:.2g} the bits run out one by one."
     )
@@ -175,7 +163,7 @@ def _bits_by_size(fig, name, left, right, top, bottom):
     for decade in (-40, -20, 0, 20, 40):
         at = x(decade * math.log2(10))
         fig.line(at, bottom, at, bottom + 4, color="muted", width=1)
-        words = ten_to(decade)
+        words = raised(10, decade)
         # the last one would leave the figure
         anchor = "end" if decade == 40 else "middle"
         fig.text(at + (4 if decade == 40 else 0), bottom + 15, words, size=12, anchor=anchor)
@@ -323,8 +311,8 @@ def once_table(sizes=(32, 128, 512, 1024, 4096)):
 
 SHOWN_STEPS = {
     "panel": "all of the panel",
-    "V": "V rounded, tau as it was",
-    "V and tau": "V rounded, tau = 2 / v\u1d40v of it",
+    "V": "V rounded, \u03c4 as it was",
+    "V and tau": "V rounded, \u03c4 taken from it",
     "C": "C, between updates",
     "update": "products of the update",
 }
@@ -387,9 +375,9 @@ def survey_frame(c, step, format):
         for decade in (-2, 0, 2, 4):
             at = x(10.0**decade)
             fig.line(at, top, at, bottom, color="faint", width=1)
-            fig.text(at, bottom + 13, ten_to(decade), size=12, color="muted")
+            fig.text(at, bottom + 13, raised(10, decade), size=12, color="muted")
         fig.line(x(gate), top - 12, x(gate), bottom, color="ink", width=1.5, dash=(5, 3))
-        fig.text(x(gate), top - 17, f"gate {gate:g}", size=12)
+        fig.text(x(gate), top - 21, f"gate {gate:g}", size=12)
         for k, value in enumerate(values):
             y = top + (k + 0.5) * row
             if value <= gate:
@@ -584,7 +572,7 @@ def terms_table(n=128):
         c = found[format, terms]
         rows.append(
             [
-                f"{NAMES[format]}, {terms} term{'s' * (terms > 1)}",
+                f"{NAMES[format]} in {terms}",
                 f"{products(terms)}",
                 f"{kept(format, terms):.1f}",
                 f"{-math.log2(errors[format, terms]):.1f}",
@@ -597,7 +585,7 @@ def terms_table(n=128):
         "factors",
         "products",
         "bits, at least",
-        "bits, measured",
+        "measured",
         "of 10 pass",
         "worst factor",
         "worst column",

@@ -178,7 +178,7 @@ def reconstruct(P, passes=1):
     G = matmul(V.mT, V)
     half = (G.diagonal(0, -2, -1) / 2).where(there, 0)
     T = triangular_inverse(G.triu(1) + torch.diag_embed(half))
-    # X R: U S R_h = W, with R_h = S R
+    # X (S R), for U S (S R) = U R = W
     Y = (W + matmul(T, matmul(L.mT, R))) * there[:, None]
     if first is not None:
         R, Y, ok = matmul(R, first), matmul(Y, first), ok & found

@@ -186,6 +186,8 @@ def test_what_defeats_a_gram_matrix_does():
     unit = 64 * figures.EPS / 2
     good = {name for name, each in found.items() if each.ok and each.known <= unit}
     assert good == {"normal numbers", "lengths to 1e-30", "zeros at the end", "kappa 10"}
-    # where all is well but the lengths, or the panel, no harm is hidden
+    # and where Q~ is orthonormal, E says so, whatever the lengths and zeros
+    assert all(found[name].E < 1e-5 > found[name].gone for name in good)
+    # no bad panel looks good
     for name, each in found.items():
         assert each.known <= unit or each.true > 0.5 * unit, name

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from qrlib import matrices, model
+from qrlib.householder import exponent_of, power_of_two
 from qrlib.matrices import FAMILIES
 from qrlib.reconstruction import (
     cholesky,
@@ -350,11 +351,13 @@ def loss(P, kappa=0.0, passes=1):
     X = torch.from_numpy(P)[None]
     b = X.shape[2]
     found = reconstruct(X, passes)
-    Q = X
+    # as reconstruct does: powers of two, or squares would leave the range
+    Q = X * power_of_two(-exponent_of(X[0].mT), X.dtype)
+    there = (X != 0).any(1)
     for _ in range(passes):
         Q = Q @ triangular_inverse(cholesky(Q.mT @ Q)[0])
     L, U, S = signed_lu(Q[:, :b])
-    E = (U * S[:, None] + found.T @ L.mT).abs().sum(1).max()
+    E = ((U * S[:, None] + found.T @ L.mT) * there[:, None]).abs().sum(1).max()
     Q = Q.double()
     V, T, R, D = found.V.double(), found.T.double(), found.R.double(), X.double()
     rest = D - V @ (T.mT @ (V.mT @ D))
@@ -363,7 +366,7 @@ def loss(P, kappa=0.0, passes=1):
     middle = T.mT @ (V.mT @ V) @ T - T - T.mT
     return Loss(
         kappa,
-        float((Q.mT @ Q - torch.eye(b, dtype=Q.dtype)).abs().sum(1).max()),
+        float((Q.mT @ Q - torch.diag_embed(there.double())).abs().sum(1).max()),
         float(E),
         float((rest.norm(dim=1) / D.norm(dim=1).clamp(min=1e-300)).max()),
         float(found.backward),

@@ -142,6 +142,7 @@ def test_signed_lu_of_two_columns_by_hand():
 def test_sign_is_that_of_the_bit():
     Q = torch.tensor([[[0.0]], [[-0.0]], [[1.0]], [[-1.0]]])
     assert rc.signed_lu(Q)[2][:, 0].tolist() == [-1, 1, -1, 1]
+    assert rc.eliminate(torch.ones(4, 1, 1), Q)[0][:, 0, 0].tolist() == [-1, 1, -1, 1]
 
 
 @pytest.mark.parametrize("m, b", ((1, 1), (4, 2), (40, 16), (70, 33)))
@@ -244,19 +245,35 @@ def test_e_by_first_principles():
     torch.testing.assert_close((T - T_LU) @ L.mT, X)
 
 
+def residuals(P, found):
+    """[B], of the worst column, in float64."""
+    P, V, T, R = (x.double() for x in (P, found.V, found.T, found.R))
+    rest = P - V @ (T.mT @ (V.mT @ P))
+    rest[:, : R.shape[1]] -= R
+    return (rest.norm(dim=1) / P.norm(dim=1)).amax(1)
+
+
 @pytest.mark.parametrize("m, b", ((64, 4), (512, 16), (512, 64)))
 @pytest.mark.parametrize("kappa", (100, 1000))
 def test_the_residual_is_known(m, b, kappa):
     """`backward`, from b x b matrices in float32, is the residual that float64 finds."""
     P = conditioned(kappa, m, b, batch=3)
     found = rc.reconstruct(P)
-    P, V, T, R = (x.double() for x in (P, found.V, found.T, found.R))
-    rest = P - V @ (T.mT @ (V.mT @ P))
-    rest[:, :b] -= R
-    residual = (rest.norm(dim=1) / P.norm(dim=1)).amax(1)
+    residual = residuals(P, found)
     torch.testing.assert_close(found.backward.double(), residual, rtol=0.1, atol=1e-6)
     # it grows with the condition number, E with its square
     assert (residual < 10 * kappa * EPS[torch.float32]).all()
+
+
+def test_the_residual_of_two_passes_is_that_of_the_panel(monkeypatch):
+    """A first pass that makes things worse: what the second loses then shows in columns of P."""
+    first = rc.cholesky(conditioned(300, 30, 8, batch=3).mT @ conditioned(300, 30, 8, batch=3))
+    monkeypatch.setattr(rc, "cholesky", lambda G: first)
+    P = conditioned(1, 400, 8, batch=3, seed=3)
+    found = rc.reconstruct(P, passes=2)
+    residual = residuals(P, found)
+    assert residual.min() > 20 * EPS[torch.float32]
+    torch.testing.assert_close(found.backward.double(), residual, rtol=0.2, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype, k", ((torch.float32, 100), (D, 400)))

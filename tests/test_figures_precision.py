@@ -20,7 +20,7 @@ import qrlib  # noqa: E402
 from qrlib.certificate import TASK  # noqa: E402
 from qrlib.devices import DEVICES  # noqa: E402
 from qrlib.matrices import FAMILIES, make  # noqa: E402
-from qrlib.precision import FORMATS, numbers, round_to, split  # noqa: E402
+from qrlib.precision import FORMATS, numbers, product, round_to, split  # noqa: E402
 from qrlib.stages import s03_blocked  # noqa: E402
 from qrlib.teach import rounded  # noqa: E402
 from qrlib.teach.figures import precision as figures  # noqa: E402
@@ -94,6 +94,7 @@ def test_ticks_stand_at_numbers_of_the_format(drawn, format):
     band = re.findall(r'<rect x="([\d.]+)" y="109" width="([\d.]+)"', body)
     end = max((float(x) + float(w) - 14) / unit for x, w in band) if band else 0
     assert len(at) == ((known >= end - 0.01) & (known <= 8)).sum()
+    assert end <= {"fp4_e2m1": 0, "fp8_e4m3": 0.5, "fp8_e5m2": 0.25}[format]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -227,6 +228,10 @@ def test_what_is_said_to_be_short_is_short(format):
         # a column of V has its head, 1, and its tail; R is no part of it
         tails = [H[:, j + 1 :, j : j + 1] for j in range(23)]
         assert all(is_short(tail) for tail in tails), step
+        if step == "panel":
+            # and of R what lies in the panel of its column
+            mantissa = H[:, 8, 9:16].double().frexp().mantissa
+            assert torch.equal(mantissa * 2.0 ** FORMATS[format].p % 1, 0 * mantissa)
         fits = ((2 / (qrlib.unpack_v(H) ** 2).sum(-2) - tau)[:, :-1].abs() < 1e-5).all()
         assert fits == (step == "V and tau"), step
     kept = []
@@ -239,6 +244,19 @@ def test_what_is_said_to_be_short_is_short(format):
     assert all(is_short(H) for H in kept[1:])
     H, tau = rounded.geqrf(A, format, "update", nb=8)
     assert not any(is_short(H[:, j + 1 :, j : j + 1]) for j in range(8, 20))
+
+
+@pytest.mark.parametrize("format", ("bf16", "fp8_e4m3", "nvfp4"))
+def test_only_the_product_that_is_said_to_be_is_short(format):
+    V, C = qrlib.unpack_v(normal(2, 40, 8) / 8), normal(2, 40, 20, seed=1)
+    T = s03_blocked.larft(V, 2 / (V * V).sum(-2))
+    for where in ("W", "VZ", "update"):
+        W = V.mT @ C if where == "VZ" else product(V.mT, C, format)
+        Z = T.mT @ W
+        expected = C - (V @ Z if where == "W" else product(V, Z, format))
+        found = C.clone()
+        rounded.update(format, where=where)(V, T, found)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_a_zero_column_has_no_mirror_in_any_format():
@@ -335,6 +353,24 @@ def test_no_residual_exceeds_the_worst_case_and_chance_is_near(n, format):
 def test_the_budget_table_has_the_families_that_are_updated():
     rows = figures.budget_table(64).rows
     assert [row[0] for row in rows] == [f for f in FAMILIES if f not in ("upper", "diagonal")]
+
+
+def test_the_norm_forgives_small_columns_and_nothing_else_does():
+    """As the page says: columns that fall off are wrong as before, by their own length."""
+    found = []
+    for cond in (0, 2, 4):
+        A = torch.from_numpy(make("dense", 2, 128, cond=cond))
+        found.append(qrlib.certify(A, *rounded.geqrf(A, "fp16", "update")))
+    factor = [c.factor.max() for c in found]
+    column = [c.columnwise.max() for c in found]
+    assert factor[0] > 4 * factor[1] > 8 * factor[2] and max(column) < 1.3 * min(column)
+
+
+def test_with_scales_tf32_and_fp16_are_the_same():
+    A = figures.families(64)
+    for step in rounded.STEPS:
+        one, other = (rounded.geqrf(A, format, step) for format in ("tf32", "fp16"))
+        assert torch.equal(one.H, other.H) and torch.equal(one.tau, other.tau), step
 
 
 def test_growth_is_what_factorizations_give(drawn):

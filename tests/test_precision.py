@@ -21,6 +21,9 @@ from qrlib.precision import (
     truncate,
 )
 
+# a warning would be a fault of a page, and NaN and Inf are nothing to warn of
+pytestmark = pytest.mark.filterwarnings("error")
+
 CASTS = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -296,6 +299,23 @@ def test_products_of_tensors_are_those_of_arrays(format, terms):
     np.testing.assert_allclose(product(a[0], b[0], format, terms), found[0], rtol=0, atol=1e-13)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_gpu_gives_what_an_array_gives(format):
+    x = patterns(2**16)
+    x = x[: len(x) // 16 * 16].reshape(-1, 16)
+    if FORMATS[format].block > 1:
+        # a NaN makes NaN of all
+        x = np.where(np.isfinite(x), x, np.float32(1))
+    found = round_to(torch.from_numpy(x).cuda(), format).cpu().numpy()
+    np.testing.assert_array_equal(bits(found), bits(round_to(x, format)))
+    a, b = (torch.from_numpy(y).cuda() for y in factors("normal"))
+    for terms in (1, 2, 3):
+        here = product(a.cpu(), b.cpu(), format, terms)
+        size = (a.abs() @ b.abs()).cpu()
+        assert ((product(a, b, format, terms).cpu() - here).abs() <= 1e-5 * size).all()
+
+
 def test_it_needs_numpy_only():
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['triton'] = None\n"
@@ -535,8 +555,11 @@ def test_whole_range_of_float32():
     a, b = factors("normal", 16)
     large, small = np.float32(2.0**120), np.float32(2.0**-120)
     for format in ("fp16", "bf16"):
-        found = product(a * large, b * small, format, 2)
-        np.testing.assert_array_equal(found, product(a, b, format, 2))
+        once = product(a, b, format, 2)
+        np.testing.assert_array_equal(product(a * large, b * small, format, 2), once)
+        # the product of the two scales is no float32 here, though that of the factors is
+        tiny = np.float32(2.0**-63)
+        np.testing.assert_array_equal(product(a * tiny, b * tiny, format, 2), once * tiny * tiny)
 
 
 def test_what_torch_is_told_globally_does_not_matter():

@@ -695,7 +695,7 @@ def price_plot(device="B200"):
 
 def price_words(device="B200"):
     """Lines: those that nobody beats."""
-    lines = [f"not beaten on a {device}, by stated rates"]
+    lines = [f"not beaten, by stated rates of {device}"]
     for each in sorted(best(prices(device)), key=lambda each: each.time):
         lines.append(
             f"  {NAMES[each.format]:9} in {each.terms}: {products(each.terms)} products, "

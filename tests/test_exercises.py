@@ -21,6 +21,7 @@ import torch
 import triton.language as tl
 import wrong_compilelab
 import wrong_precision
+import wrong_reconstruction
 import wrong_s05
 import wrong_s06
 import wrong_s07
@@ -839,6 +840,7 @@ WRONG = {
     **wrong_compilelab.WRONG,
     **wrong_s06.WRONG,
     **wrong_s07.WRONG,
+    **wrong_reconstruction.WRONG,
     **wrong_precision.WRONG,
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]

@@ -32,6 +32,7 @@ CHAPTERS = {
     "8": "compilelab",
     "9": "s06_update",
     "10": "s07_whole",
+    "11": "reconstruction",
     "12": "precision",
 }
 

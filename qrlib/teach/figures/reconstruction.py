@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from qrlib import matrices, model
+from qrlib.devices import DEVICES
 from qrlib.householder import exponent_of, power_of_two
 from qrlib.matrices import FAMILIES
 from qrlib.reconstruction import (
@@ -533,3 +534,27 @@ def flops(m, b):
         # Cholesky and LU, two inverses; L^T R, T times that, G Y
         "small": small // 2 + 2 * small // 6 + 3 * small,
     }
+
+
+class Predicted(NamedTuple):
+    """What the tall panels of B matrices n x n take on a device: seconds, and steps that wait."""
+
+    memory: float
+    arithmetic: float
+    steps: int
+
+
+def predicted(B, n, b, device="H200"):
+    """Predicted, at the rates measured on a device, for panels of b columns by a Gram matrix.
+
+    A panel is read for its Gram matrix and for V, and leaves as H and as V; products are made of
+    three in tf32. Panels less than twice as tall as wide are left out.
+    """
+    seen = DEVICES[device].measured
+    heights = range(n, 2 * b - 1, -b)
+    work = sum(flops(m, b)["all rows"] + flops(m, b)["small"] for m in heights)
+    return Predicted(
+        sum(4 * B * (4 * m * b + b * b + b) for m in heights) / seen["bandwidth"].value,
+        3 * B * work / seen["tf32"].value,
+        len(heights) * steps(works(b)[1]),
+    )

@@ -10,7 +10,7 @@ from qrlib.teach.exercises.compare import array, entries, finite, kind, number, 
 from qrlib.teach.exercises.core import Exercise
 from qrlib.teach.exercises.guard import Wrong, bits
 from qrlib.teach.exercises.s02_unblocked import Meter, normal
-from qrlib.teach.figures.s08_cholesky import EPS, loss
+from qrlib.teach.figures.reconstruction import EPS, loss
 from qrlib.teach.gram_schmidt import with_condition
 
 # 11.1
@@ -593,8 +593,8 @@ EXERCISES = (
             [m, b], NumPy, with m >= 2b, that this rule keeps, while the residual of what is stored
             is more than 4 units of LAPACK, m eps/2. You may look:
 
-                from qrlib.teach.exercises.s08_cholesky import measures
-                from qrlib.teach.figures.s08_cholesky import EPS, loss
+                from qrlib.teach.exercises.reconstruction import measures
+                from qrlib.teach.figures.reconstruction import EPS, loss
 from qrlib.teach.gram_schmidt import with_condition
                 measures(with_condition(64, 8, 10))     # E, residual in units, ok
         """,

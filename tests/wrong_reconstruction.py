@@ -7,7 +7,7 @@ import torch
 
 from qrlib.compact import unpack_v
 from qrlib.reconstruction import geqrf
-from qrlib.teach.exercises import s08_cholesky as chapter
+from qrlib.teach.exercises import reconstruction as chapter
 from qrlib.teach.gram_schmidt import with_condition
 
 RIGHT = ("nearer", "twice", "first zero", "triangular")

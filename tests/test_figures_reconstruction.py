@@ -15,7 +15,8 @@ from drawings import (  # noqa: E402
 )
 
 from qrlib import matrices, model, reconstruction  # noqa: E402
-from qrlib.teach.figures import s08_cholesky as figures  # noqa: E402
+from qrlib.devices import DEVICES  # noqa: E402
+from qrlib.teach.figures import reconstruction as figures  # noqa: E402
 
 DRAWN = {
     "chain": (figures.chain,),
@@ -191,3 +192,17 @@ def test_what_defeats_a_gram_matrix_does():
     # no bad panel looks good
     for name, each in found.items():
         assert each.known <= unit or each.true > 0.5 * unit, name
+
+
+def test_what_is_predicted_is_counted():
+    one = figures.predicted(1, 32, 16)
+    # the only panel that is tall; a column has three steps, and a panel three products
+    assert one.steps == 3 * 16 + 3
+    seen = DEVICES["H200"].measured
+    assert one.memory * seen["bandwidth"].value == pytest.approx(4 * (4 * 32 * 16 + 16 * 16 + 16))
+    count = figures.flops(32, 16)
+    work = 3 * (count["all rows"] + count["small"])
+    assert one.arithmetic * seen["tf32"].value == pytest.approx(work)
+    assert figures.predicted(7, 32, 16).memory == pytest.approx(7 * one.memory)
+    wide = figures.predicted(1, 512, 64)
+    assert wide.steps == 7 * (3 * 64 + 3)

@@ -301,8 +301,47 @@ def test_bytes_take_what_the_bandwidth_allows():
     assert whole * bandwidth == pytest.approx(640 * 4 * (3 * 512 * 16 + 16 + 256))
 
 
+def test_three_ways_for_a_panel():
+    kernels = {(B, m): figures.way(B, m) for B in (1, 640) for m in (512, 2048, 4096)}
+    assert kernels == {
+        (1, 512): "panel_kernel",
+        (1, 2048): "together_kernel",
+        (1, 4096): "together_kernel",
+        (640, 512): "panel_kernel",
+        (640, 2048): "panel_kernel",
+        (640, 4096): "column_kernel",
+    }
+    # a program an SM at most where all wait for one another
+    assert figures.way(8, 4096) == "together_kernel" and figures.way(9, 4096) == "column_kernel"
+
+
+@interpreted
+def test_trips_by_launches_are_those_of_a_trace():
+    m, b = 200, 8
+    H, V = torch.ones(1, m, b), torch.empty(1, m, b)
+    with (
+        put(vars(s05_panel), "TABLE", {8: (1, False)}),
+        put(vars(tall), "SLICE", 32),
+        trace(H=H, V=V) as t,
+    ):
+        s05_panel.launch(H, H.new_empty(1, b), V, H.new_empty(1, b, b))
+    moved = sum(getattr(t.of(name), op).elements for name in "HV" for op in ("load", "store"))
+    assert figures.trips(640, 4096, b) == moved / (m * b)
+    assert figures.trips(640, 512, b) == figures.trips(1, 4096, b) == 3
+
+
+def test_a_stored_jump_is_there_where_the_way_changes():
+    times = figures.per_column(stored("panel_heights"))
+    assert all(tuple(m for m, _ in us) == heights.HEIGHTS for us in times.values())
+    many = dict(times[640])
+    assert many[4096] > 4 * many[2048] > 4 * many[1024]
+    # where programs meet, taller is more programs and not more time
+    alone = dict(times[1])
+    assert alone[8192] < 1.1 * alone[2048]
+
+
 def test_stored_times_can_be_drawn():
-    described_and_self_contained(figures.latency_plot(stored("panel_batch")))
+    described_and_self_contained(figures.latency_plot(stored("panel_heights")))
 
 
 class TestHeights:

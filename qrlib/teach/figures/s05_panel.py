@@ -5,6 +5,7 @@ What a kernel did is drawn from a trace of it, where an entry lives from what th
 
 import re
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -590,9 +591,28 @@ def panels_time(data, n, b=16):
     return sum(times[min(m for m in times if m >= n - j)] for j in range(0, n, b))
 
 
+@cache
+def way(B, m, b=16, target="sm_90a"):
+    """The kernel that factors B panels m x b: panel_kernel, together_kernel or column_kernel."""
+    from qrlib.launches import launches
+
+    return launches("s05_panel", B, m, b, target=target)[-1].config.name
+
+
+def trips(B, m, b=16):
+    """How often B panels m x b pass through device memory, V among it: three, or with each column.
+
+    By launches: read for its largest entries, then in and out b + 1 times, and V out.
+    """
+    return 2 * b + 4 if way(B, m, b) == "column_kernel" else 3
+
+
 def bytes_time(m, B, device, b=16):
-    """Microseconds that the bytes of B panels take, a column, at the bandwidth seen on a device."""
-    moved = 4 * B * (3 * m * b + b + b * b)
+    """Microseconds that the bytes of B panels take, a column, at the bandwidth seen on a device.
+
+    Of panels that go by launches what passes from one to the next, the sums, is left out.
+    """
+    moved = 4 * B * (trips(B, m, b) * m * b + b + b * b)
     return 1e6 * moved / DEVICES[device].measured["bandwidth"].value / b
 
 

@@ -20,9 +20,9 @@ from drawings import (  # noqa: E402
 from qrlib import levels  # noqa: E402
 from qrlib.compilelab import families  # noqa: E402
 from qrlib.jit import quick_reductions  # noqa: E402
+from qrlib.stages import s05_panel  # noqa: E402
 from qrlib.teach import warps as timed  # noqa: E402
 from qrlib.teach.figures import compilelab as figures  # noqa: E402
-from qrlib.teach.svg import Figure  # noqa: E402
 
 BOTH = ("sm_90a", "sm_100a")
 
@@ -243,23 +243,20 @@ class TestMeasured:
         assert {"100", "101", "200", "201"} <= set(shown)
         assert "measured on a GPU, 2026-01-02, torch 1, Triton 2" in figure.alt
 
-    def test_a_sentence_where_there_are_none(self, monkeypatch):
-        def stored(name):
-            if name == "panel_warps":
-                raise FileNotFoundError
-            return {
-                "batch": [1, 264, 640],
-                "us": {"512 x 16": [10.0, 17.0, 48.0]},
-                "warps": {"512 x 16": 4},
-                "gpu": "H200",
-                "date": "2026-01-01",
-                "software": "x",
-            }
+    def test_times_of_a_batch(self, two_files):
+        assert figures.timed(264) == {(w, u): 20.0 * w for w in (2, 4) for u in (False, True)}
 
-        monkeypatch.setattr(figures, "stored", stored)
-        assert not isinstance(figures.spill_times(), Figure)
-        rows, origin = figures.measured()
-        assert rows[0]["warps"] == 4 and "an earlier kernel" in origin
+    def test_what_the_page_says_of_the_stored_times(self):
+        us = figures.timed(640)
+        loop = {warps: t for (warps, unrolled), t in us.items() if not unrolled}
+        # spills in the loop are the slowest by far; outside of it they are not
+        assert max(us, key=us.get) == (1, False) and loop[1] > 5 * sorted(loop.values())[-2]
+        assert loop[4] < loop[2] < loop[8] < loop[16]
+        # two programs on an SM for one
+        assert us[8, True] < 0.7 * us[8, False]
+        for batch in (1, 264, 640):
+            best = min(figures.timed(batch).items(), key=lambda each: each[1])[0]
+            assert best == s05_panel.TABLE[512]
 
     def test_every_number_has_a_kind(self, two_files):
         kinds = list(figures.kinds())

@@ -115,13 +115,18 @@ def code_of(line):
     return _statements().get(line, ("", ""))[1]
 
 
+def _of_a_mirror(line):
+    """Whether a line belongs to `mirror`, or to `reflect`, which is the rest of it."""
+    places = [_functions()[name][:3] for name in ("mirror", "reflect")]
+    return any(line[0] == file and first <= line[1] <= last for file, first, last in places)
+
+
 def busiest(artifact):
-    """The line of `mirror` with the most FP32 instructions: the one to follow down the road."""
-    file, first, last, _ = _functions()["mirror"]
+    """The line of a mirror with the most FP32 instructions: the one to follow down the road."""
     counts = Counter(
         each.line
         for each in inside(artifact)
-        if each.name in FAMILIES["FP32"] and each.line[0] == file and first <= each.line[1] <= last
+        if each.name in FAMILIES["FP32"] and _of_a_mirror(each.line)
     )
     return counts.most_common(1)[0][0]
 
@@ -347,15 +352,18 @@ def ten_stepper(artifact):
 def cost(artifact):
     """[(label, {group: instructions})] of one round of the loop, by lines of Python.
 
-    Lines of `mirror` by themselves; what it calls by function; the rest of the language last.
+    Lines of `mirror` and `reflect` by themselves, alike ones together; what these call by function;
+    the rest of the language last.
     """
     functions = _functions()
-    file, first, last, _ = functions["mirror"]
     own, called = {}, {}
     for each in inside(artifact):
-        if each.line[0] == file and first <= each.line[1] <= last:
-            start = _statements().get(each.line, (each.line,))[0]
-            own.setdefault(start, Counter())[group(each.name)] += 1
+        if _of_a_mirror(each.line):
+            start, said = _statements().get(each.line, (each.line, ""))
+            where, counts = own.setdefault(said, (start, Counter()))
+            counts[group(each.name)] += 1
+            # where it stands first
+            own[said] = min(where, start), counts
             continue
         name = next(
             (
@@ -366,7 +374,7 @@ def cost(artifact):
             "tl.sum" if each.line != NOWHERE else "no line",
         )
         called.setdefault(name, Counter())[group(each.name)] += 1
-    rows = [(code_of(line), own[line]) for line in sorted(own, key=lambda line: line[1])]
+    rows = [(said, counts) for said, (_, counts) in sorted(own.items(), key=lambda row: row[1][0])]
     rows += sorted(called.items(), key=lambda row: -sum(row[1].values()))
     return [(label, {each: counts[each] for each in LOOKS}) for label, counts in rows]
 
@@ -530,27 +538,20 @@ def pressure_plot(artifacts):
 
 
 def measured():
-    """[{warps, unrolled, batch, us}] on an H200, and where from; stored by two programs.
-
-    Returns:
-        (rows, words). The older file has one variant of the kernel.
-    """
-    try:
-        data = stored("panel_warps")
-    except FileNotFoundError:
-        data = stored("panel_batch")
-        shape = f"512 x {COLUMNS}"
-        row = {"warps": data["warps"][shape], "unrolled": False, "us": data["us"][shape]}
-        return [row | {"batch": data["batch"]}], (
-            f"measured on {data['gpu']}, {data['date']}, {data['software']}; an earlier kernel of "
-            "the same make"
-        )
+    """([{warps, unrolled, batch, us}], words): every variant on an H200, and where from."""
+    data = stored("panel_warps")
     origin = data["provenance"]
     rows = [row | {"batch": data["batch"]} for row in data["variants"]]
     return rows, (
         f"measured on {origin['gpu']}, {origin['date'][:10]}, torch {origin['torch']}, Triton "
         f"{origin['triton']}"
     )
+
+
+def timed(batch):
+    """{(warps, unrolled): measured microseconds} for so many panels of 512 rows."""
+    rows, _ = measured()
+    return {(row["warps"], row["unrolled"]): row["us"][row["batch"].index(batch)] for row in rows}
 
 
 def filling(artifact):
@@ -610,20 +611,14 @@ def stairs_plot(warps=4):
 
 
 def spill_times(batch=640):
-    """Measured time of the panel for each number of warps; a sentence where there is none."""
-    rows, origin = measured()
-    if len(rows) < 2:
-        from IPython.display import Markdown
-
-        return Markdown(
-            "*Not timed yet: `python -m qrlib.teach.warps book/data/panel_warps.json` does it, on "
-            "a GPU.*"
-        )
-    found = {(row["warps"], row["unrolled"]): row["us"][row["batch"].index(batch)] for row in rows}
+    """Measured time of the panel for each number of warps."""
+    _, origin = measured()
+    found = timed(batch)
     most = max(found.values())
     width, row, left, top = 440, 42, 8, 34
     said = "; ".join(
-        f"{w} warps {'unrolled' if u else 'in a loop'}: {us:.4g}" for (w, u), us in found.items()
+        f"{w} warp{'s' * (w > 1)}, {'unrolled' if u else 'a loop'}: {us:.4g}"
+        for (w, u), us in found.items()
     )
     foot = textwrap.wrap(origin, 62)
     fig = Figure(

@@ -21,7 +21,7 @@ import qrlib  # noqa: E402
 from qrlib import model  # noqa: E402
 from qrlib.householder import larfb, larft  # noqa: E402
 from qrlib.launches import launches  # noqa: E402
-from qrlib.matrices import make  # noqa: E402
+from qrlib.matrices import BENCHMARK_CASES, make  # noqa: E402
 from qrlib.stages import s03_blocked, s06_update  # noqa: E402
 from qrlib.teach import pairs  # noqa: E402
 from qrlib.teach.exercises.s06_update import one_launch, split16  # noqa: E402
@@ -422,14 +422,31 @@ def test_precisions_are_the_rows_of_the_file(tmp_path):
     assert "fp16x3" in lines[2] and "1.23 ms" in lines[2]
 
 
-def test_without_a_file_the_page_says_how_to_make_it(tmp_path):
-    first, setting, *command = figures.precision_table(tmp_path / "none.json")
-    assert first.startswith("Not measured yet")
-    from qrlib.bench.__main__ import parser
+def test_a_time_of_a_precision(tmp_path):
+    rows = [
+        row("s06_update:precision=tf32", None, "replay", certificate=None),
+        row("s06_update:precision=fp16x3", 1234.0, "replay"),
+        row("s06_update:precision=fp16x3", 2234.0, "eager"),
+    ]
+    file = saved(tmp_path, rows)
+    assert figures.timed("fp16x3", 352, file) == pytest.approx(1234e-6)
+    assert figures.timed("tf32", 352, file) is None
 
-    words = " ".join(command).replace("\\", " ").replace("$s", setting.split("=")[1]).split()
-    asked = parser().parse_args(words[3:])
-    assert asked.replay and asked.json.endswith(figures.PRECISIONS.name)
-    assert [stage.rpartition("=")[2] for stage in asked.stage] == [
-        "ieee", "tf32x3", "fp16x3", "tf32",
-    ]  # fmt: skip
+
+def test_what_the_page_says_of_the_stored_precisions():
+    time = {
+        (name, n): figures.timed(name, n)
+        for name in ("ieee", "tf32x3", "fp16x3", "tf32")
+        for n in (176, 512, 1024, 2048)
+    }
+    for n in (176, 512, 1024, 2048):
+        assert time["fp16x3", n] < time["tf32x3", n] < time["ieee", n]
+    # a single product passes for the largest only, and is not faster for it
+    assert [time["tf32", n] is None for n in (176, 512, 1024, 2048)] == [True, True, True, False]
+    assert time["fp16x3", 2048] < time["tf32", 2048] < time["tf32x3", 2048]
+
+
+def test_all_sizes_of_the_task_were_replayed():
+    found = figures.replays(figures.results.load(figures.CASES))
+    assert {(each.batch, each.n) for each in found} == {(c.batch, c.n) for c in BENCHMARK_CASES}
+    assert all(each.replayed < each.eager for each in found)

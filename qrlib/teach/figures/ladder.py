@@ -16,6 +16,8 @@ from qrlib.teach.svg import Figure
 
 # written by python -m qrlib.bench --json
 DATA = pathlib.Path(__file__).parents[3] / "book" / "data" / "ladder.json"
+# the last rungs on all cases of the task
+CASES = DATA.with_name("cases.json")
 
 
 def idea(name):

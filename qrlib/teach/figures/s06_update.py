@@ -3,7 +3,6 @@
 import math
 import re
 import textwrap
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,18 +14,12 @@ from qrlib.devices import DEVICES
 from qrlib.matrices import FAMILIES, make
 from qrlib.stages import s03_blocked
 from qrlib.teach import pairs
-from qrlib.teach.figures.ladder import DATA, duration
+from qrlib.teach.figures.ladder import CASES, DATA, duration
 from qrlib.teach.stepper import Frame, Stepper
 from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style, number
 
 # written by python -m qrlib.bench --json
 PRECISIONS = DATA.with_name("update_precision.json")
-MEASURE = (
-    "s=qrlib.stages.s06_update:precision",
-    "python -m qrlib.bench --stage $s=ieee $s=tf32x3 $s=fp16x3 $s=tf32 \\",
-    "  --case 1 3 4 5 --replay --compare none --no-probes \\",
-    "  --json book/data/update_precision.json",
-)
 H200 = DEVICES["H200"]
 KIB = 2**10
 
@@ -676,7 +669,7 @@ def replays(found, stage="s06_update"):
     return list(sizes.values())
 
 
-def replay_table(data=DATA, stage="s06_update"):
+def replay_table(data=CASES, stage="s06_update"):
     """Lines: one by one and replayed for each size, and the first for each launch."""
     found = results.load(data)
     lines = ["matrices    n  launches  one by one  for each   replayed  gain"]
@@ -690,7 +683,7 @@ def replay_table(data=DATA, stage="s06_update"):
     return [*lines, "", found.where()]
 
 
-def replay_chart(data=DATA, stage="s06_update"):
+def replay_chart(data=CASES, stage="s06_update"):
     """Both times of each size as bars, and a mark for its launches at the price of plain ones."""
     found = results.load(data)
     sizes = replays(found, stage)
@@ -733,19 +726,26 @@ def replay_chart(data=DATA, stage="s06_update"):
     return fig
 
 
+def timed(precision, n, data=PRECISIONS):
+    """Seconds of a replay with such products, captured as it is; None where it did not pass."""
+    (row,) = results.load(data).find(stage=f"s06_update:precision={precision}", n=n, mode="replay")
+    return row["median_us"] and row["median_us"] / 1e6
+
+
 def precision_table(data=PRECISIONS):
     """Lines: times and residuals of each precision of the products, for each case."""
-    if not Path(data).exists():
-        return ["Not measured yet. On a GPU:", *(f"  {line}" for line in MEASURE)]
     found = results.load(data)
-    lines = ["matrices and family          products     replayed   factor   orthogonality"]
+    lines = ["matrices and family      products  replayed   factor   orth.  column"]
     for row in found.find(mode="replay"):
         name = row["stage"].rpartition("=")[2]
         residual = row["certificate"] or {}
         time = duration(row["median_us"]) if row["ok"] else "no time"
-        numbers = [results.short(residual.get(key), 3) for key in ("factor", "orthogonality")]
+        factor, orthogonality, columnwise = (
+            results.short(residual.get(key), 3) for key in ("factor", "orthogonality", "columnwise")
+        )
         lines.append(
-            f"{results.words(row):28} {name:9} {time:>11} {numbers[0]:>8} {numbers[1]:>15}"
+            f"{results.words(row):24} {name:7} {time:>10} {factor:>8} {orthogonality:>7} "
+            f"{columnwise:>7}"
         )
     return [*lines, "", found.where()]
 

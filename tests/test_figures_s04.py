@@ -217,3 +217,18 @@ def test_the_times_are_called_predicted(drawn):
     assert "Predicted time on an H200" in figure.alt and "predicted time" in figure.body()
     for graph in (False, True):
         assert str(figures.crossover(512, graph=graph)) in figure.alt
+
+
+def test_what_the_page_says_of_the_clock():
+    stages = ("s03_blocked", "s04_recursive")
+    for mode in ("eager", "replay"):
+        third, fourth = (figures.measured(stage, mode) for stage in stages)
+        assert third < fourth
+    third, fourth = (figures.each_launch(stage, "replay") for stage in stages)
+    assert third == pytest.approx(fourth, rel=0.02)
+    for stage in stages:
+        plan = model.plan(stage, 640, 512, 512)
+        bandwidth = model.DEVICES["H200"].measured["bandwidth"].value
+        parts = figures.each_launch(stage, "replay") * plan.launches, plan.bytes / bandwidth
+        assert sum(parts) == pytest.approx(figures.measured(stage, "replay"))
+    assert figures.where().startswith("measured on")

@@ -3,6 +3,8 @@
 from typing import NamedTuple
 
 from qrlib import model
+from qrlib.bench import results
+from qrlib.teach.figures.ladder import DATA
 from qrlib.teach.figures.s03_blocked import block, columns_words
 from qrlib.teach.stepper import Frame, Stepper
 from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style
@@ -381,6 +383,24 @@ BATCHES = tuple(2**k for k in range(15))
 def predicted(stage, B, n, *, graph):
     """Seconds that the model predicts for a stage with its own width on an H200."""
     return model.estimate(stage, B, n, n, "H200", measured=True, graph=graph).time
+
+
+def measured(stage, mode, data=DATA):
+    """Seconds that the batch of the ladder, 640 x 512 x 512, took: mode "eager" or "replay"."""
+    (row,) = results.load(data).find(stage=stage, mode=mode, batch=640, n=512, family="dense")
+    return row["median_us"] / 1e6
+
+
+def where(data=DATA):
+    """On what the ladder was measured, and when."""
+    return results.load(data).where()
+
+
+def each_launch(stage, mode, data=DATA):
+    """Seconds for each launch that a stage took beyond the time of its bytes, same batch."""
+    plan = model.plan(stage, 640, 512, 512)
+    bytes_time = plan.bytes / model.DEVICES["H200"].measured["bandwidth"].value
+    return (measured(stage, mode, data) - bytes_time) / plan.launches
 
 
 def crossover(n=512, *, graph):

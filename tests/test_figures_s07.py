@@ -16,6 +16,7 @@ from drawings import (  # noqa: E402
 )
 
 from qrlib.bench import Results, load  # noqa: E402
+from qrlib.bench.results import ORIGIN  # noqa: E402
 from qrlib.launches import device_of, launches  # noqa: E402
 from qrlib.stages import s07_whole  # noqa: E402
 from qrlib.teach.exercises import s07_whole as exercises  # noqa: E402
@@ -228,3 +229,93 @@ def test_times_and_words_are_those_of_the_ladder():
     eager = ladder.find(stage="s06_update", batch=B, n=n, family="dense", mode="eager")
     assert 0 < figures.measured("s06_update", B, n) <= eager[0]["median_us"] / 1e6
     assert figures.measured("s06_update", B, n) < figures.measured("torch", B, n)
+
+
+def case(stage, mode, us, speedup=None, B=20, n=32):
+    return {
+        "batch": B, "n": n, "cond": 1, "family": "dense", "stage": stage, "precision": "fp32",
+        "mode": mode, "ok": True, "faults": [], "median_us": us, "speedup": speedup,
+        "certificate": {"factor": 0.1},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def two_cases(tmp_path):
+    """A file of two cases: the second takes four times as long as the first."""
+    origin = dict.fromkeys(ORIGIN, "x") | {"device": "cpu", "cpu": "a chip", "dirty": False}
+    origin["gpu"] = None
+    rows = [
+        case(stage, mode, us * times, speedup, B, n)
+        for (B, n), times in (((20, 32), 1), ((40, 176), 4))
+        for stage, mode, us, speedup in (
+            ("torch", "eager", 400.0, 1.0),
+            ("auto", "eager", 200.0, 2.0),
+            ("auto", "replay", 25.0, 16.0),
+        )
+    ]
+    Results(origin, {}, rows).save(tmp_path / "cases.json")
+    return tmp_path / "cases.json"
+
+
+def test_a_pencil_counts_columns_starts_and_one_sm():
+    seen = {name: each.value for name, each in figures.H200.measured.items()}
+    six = figures.pencil("s06_update", 40, 352, True)
+    assert six.columns == 352 * seen["column"] and six.arithmetic == 0
+    count = len(launches("s06_update", 40, 352, 352, target="sm_90a"))
+    assert six.launches == count * seen["graph node"]
+    # replayed it is handed over, started from Python it is one launch
+    assert figures.pencil("s07_whole", 40, 352, True) == six
+    seven = figures.pencil("s07_whole", 40, 352, False)
+    assert seven.launches == seen["launch"] and seven.columns == six.columns
+    assert seven.arithmetic * seen["fp32"] / 132 == pytest.approx(4 / 3 * 352**3, rel=0.02)
+
+
+def test_strips_by_hand():
+    # panels of 16 columns of 64 leave 48, 32, 16 and none, in strips of 32
+    assert figures.whole(64, 64)["BC"] == 32 and figures.strips(64) == 2 + 1 + 1
+
+
+def test_the_table_of_all_cases_is_the_file(two_cases):
+    lines = figures.cases_table(two_cases).splitlines()
+    assert lines[2:5] == [
+        "| 20 \u00d7 32 dense, cond 1 | 400 \u00b5s | 200 \u00b5s | 25 \u00b5s | 16 |",
+        "| 40 \u00d7 176 dense, cond 1 | 1.6 ms | 800 \u00b5s | 100 \u00b5s | 16 |",
+        "| **geometric mean** | 800 \u00b5s | 400 \u00b5s | 50 \u00b5s | 16 |",
+    ]
+    assert lines[-1] == "*Measured on a chip, x, commit x.*"
+
+
+def test_the_chart_of_small_cases_has_the_stored_times():
+    figure = figures.small_chart()
+    described_and_self_contained(figure)
+    words_inside(figure)
+    found = load(figures.ALL_CASES)
+    for B, n in figures.SMALL:
+        for row in found.find(batch=B, n=n, family="dense"):
+            if row["stage"] != "auto":
+                assert f"{row['mode']} {figures.duration(row['median_us'])}" in figure.alt
+                assert figures.took(row["stage"], B, n, row["mode"]) == row["median_us"] / 1e6
+
+
+def test_what_the_page_says_of_the_small_cases():
+    times = figures.small_times()
+    # the tiny one is where it was predicted, the others are beyond, alike for both stages
+    took, said = times[20, 32, "s07_whole"]["replay"]
+    assert took == pytest.approx(said, rel=0.2)
+    rest = {}
+    for stage in ("s06_update", "s07_whole"):
+        took, said = times[40, 176, stage]["replay"]
+        rest[stage] = took - said
+        assert took > 1.4 * said
+    assert rest["s06_update"] == pytest.approx(rest["s07_whole"], rel=0.2)
+    for B, n in figures.SMALL:
+        six, seven = (times[B, n, stage]["eager"][0] for stage in ("s06_update", "s07_whole"))
+        assert seven < six / 2
+
+
+def test_what_the_page_says_of_all_cases():
+    found = load(figures.ALL_CASES)
+    factor = {r["n"]: r["speedup"] for r in found.find(stage="auto", mode="replay", family="dense")}
+    assert sorted(factor, key=factor.get)[:3] == [4096, 2048, 32]
+    (largest,) = found.find(stage="auto", mode="eager", n=4096)
+    assert 1 < largest["speedup"] < 1.5

@@ -4,6 +4,8 @@ Launches and the sizes of tiles are those that stage 7 would make (`launches`), 
 those of the interpreter (`tracer`), registers those of the compiler, times those of files.
 """
 
+import math
+import textwrap
 from collections import Counter
 from functools import cache
 from typing import NamedTuple
@@ -11,10 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from qrlib import model
 from qrlib.bench import results
+from qrlib.devices import DEVICES
 from qrlib.launches import device_of, launches
 from qrlib.stages import stage as stage_of
-from qrlib.teach.figures.ladder import DATA
+from qrlib.teach.figures.ladder import CASES as ALL_CASES
+from qrlib.teach.figures.ladder import DATA, duration
 from qrlib.teach.figures.s03_blocked import columns_words
 from qrlib.teach.stepper import Frame, Stepper
 from qrlib.teach.svg import Figure
@@ -434,3 +439,145 @@ def kept_words(measured=None):
     if len(kept) == len(cases):
         return f"All of these batches, {own}, are small enough for stage 7 to keep them."
     return f"Of these batches stage 7 keeps {own} to itself; the others it hands to stage 6."
+
+
+SMALL = ((20, 32), (40, 176), (40, 352))
+H200 = DEVICES["H200"]
+
+
+class Pencil(NamedTuple):
+    """Predicted seconds for a few matrices: the chain of columns, starts, arithmetic on one SM."""
+
+    columns: float
+    launches: float
+    arithmetic: float
+
+
+def pencil(stage, B, n, replayed):
+    """The prediction for stage 6 or 7 where chips are nearly empty: a Pencil, for an H200.
+
+    What stage 7 hands over is predicted as stage 6, whose updates are shared out: no arithmetic.
+    """
+    alone = stage == SEVEN and stage_of(SEVEN).pays(B, n, n, replayed)
+    starts = len(kernels(stage if alone else "s06_update", B, n))
+    seen = {name: each.value for name, each in H200.measured.items()}
+    return Pencil(
+        n * seen["column"],
+        starts * seen["graph node" if replayed else "launch"],
+        model.geqr2(n, n).flops * H200.sms / seen["fp32"] if alone else 0.0,
+    )
+
+
+def strips(n):
+    """How many strips of columns one program updates, one after another, in a matrix n x n."""
+    own = whole(n, n)
+    return sum(-(-panel.right // own["BC"]) for panel in panels(n, n))
+
+
+def took(stage, B, n, mode, data=ALL_CASES):
+    """Seconds that a stage took for the first dense case of a size; mode "eager" or "replay"."""
+    rows = results.load(data).find(stage=stage, batch=B, n=n, family="dense", mode=mode)
+    return rows[0]["median_us"] / 1e6
+
+
+RUNGS = {"torch": ("torch.geqrf", "muted"), "s06_update": ("stage 6", "blue")}
+RUNGS[SEVEN] = ("stage 7", "orange")
+
+
+def small_times(data=ALL_CASES):
+    """{(B, n, stage): {mode: (measured, predicted)}} of the small cases, in seconds.
+
+    torch.geqrf is not replayed, and not predicted: None.
+    """
+    found = {}
+    for B, n in SMALL:
+        for stage in RUNGS:
+            modes = ("eager",) if stage == "torch" else ("eager", "replay")
+            found[B, n, stage] = {
+                mode: (
+                    took(stage, B, n, mode, data),
+                    None if stage == "torch" else sum(pencil(stage, B, n, mode == "replay")),
+                )
+                for mode in modes
+            }
+    return found
+
+
+def small_chart(data=ALL_CASES):
+    """Times of the small cases, started and replayed, and a mark where the pencil had them."""
+    times, where = small_times(data), results.load(data).where()
+    said = []
+    for (B, n, stage), modes in times.items():
+        each = "; ".join(
+            f"{mode} {duration(1e6 * seconds)}"
+            + (f", predicted {duration(1e6 * predicted)}" if predicted else "")
+            for mode, (seconds, predicted) in modes.items()
+        )
+        said.append(f"{B} x {n}, {RUNGS[stage][0]}: {each}")
+    every = [seconds for modes in times.values() for pair in modes.values() for seconds in pair]
+    micro = [1e6 * seconds for seconds in every if seconds]
+    low, high = math.floor(math.log10(min(micro))), math.ceil(math.log10(max(micro)))
+    left, right, top, row, between = 98, 372, 72, 34, 26
+    bottom = top + len(times) * row + len(SMALL) * between
+    foot = textwrap.wrap(where, 62)
+    alt = f"Bars on a logarithmic axis, {where}. {'. '.join(said)}."
+    fig = Figure(440, bottom + 30 + 15 * len(foot), alt, max_width=520)
+
+    def x(seconds):
+        return left + (right - left) * (math.log10(1e6 * seconds) - low) / (high - low)
+
+    fig.rect(8, 8, 16, 11, color="blue", fill="blue", fill_opacity=0.45)
+    fig.text(30, 14, "started from Python", size=13, anchor="start")
+    fig.rect(176, 8, 16, 11, color="blue", fill="paper")
+    fig.text(198, 14, "replayed", size=13, anchor="start")
+    fig.line(278, 6, 278, 22, color="ink", width=3)
+    fig.text(286, 14, "predicted", size=13, anchor="start")
+    for decade in range(low, high + 1):
+        at = x(10**decade / 1e6)
+        fig.line(at, 34, at, bottom, color="faint", width=1)
+        fig.text(at, bottom + 12, duration(10**decade), size=12, color="muted")
+    y = top - between
+    for (B, n, stage), modes in times.items():
+        name, color = RUNGS[stage]
+        if stage == "torch":
+            y += between
+            words = f"{B} matrices of {n} \u00d7 {n}"
+            fig.text(8, y - 9, words, size=13, anchor="start", halo=True, bold=True)
+        fig.text(left - 8, y + 15, name, size=13, anchor="end")
+        for down, (mode, (seconds, predicted)) in zip((3, 17), modes.items()):
+            filled = {"fill": color, "fill_opacity": 0.45} if mode == "eager" else {"fill": "paper"}
+            fig.rect(left, y + down, x(seconds) - left, 11, color=color, width=1.5, **filled)
+            end = x(seconds)
+            if predicted:
+                mark = x(predicted)
+                fig.line(mark, y + down - 1, mark, y + down + 12, color="ink", width=3)
+                end = max(end, mark)
+            words = duration(1e6 * seconds)
+            fig.text(end + 7, y + down + 6, words, size=12, anchor="start", halo=True)
+        y += row
+    for k, line in enumerate(foot):
+        fig.text(8, bottom + 34 + 15 * k, line, size=12, anchor="start", color="muted")
+    return fig
+
+
+def cases_table(data=ALL_CASES, stage="auto"):
+    """All cases as a markdown table: torch.geqrf, the package's own choice, and how much faster."""
+    found = results.load(data)
+    lines = [
+        "| matrices | torch.geqrf | from Python | replayed | factor |",
+        "|---|--:|--:|--:|--:|",
+    ]
+
+    def line(name, baseline, eager, replay):
+        times = (duration(each["median_us"]) for each in (baseline, eager, replay))
+        return f"| {name} | {' | '.join(times)} | {results.short(replay['speedup'], 3)} |"
+
+    def three(rows):
+        by = {(each["stage"], each["mode"]): each for each in rows}
+        return by["torch", "eager"], by[stage, "eager"], by[stage, "replay"]
+
+    for case in dict.fromkeys(map(results.words, found.rows)):
+        name = case.replace(" x ", " \u00d7 ")
+        lines.append(line(name, *three(r for r in found.rows if results.words(r) == case)))
+    lines.append(line("**geometric mean**", *three(found.averages())))
+    return "\n".join([*lines, "", f"*{found.where()[0].upper()}{found.where()[1:]}.*"])

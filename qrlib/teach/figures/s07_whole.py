@@ -577,7 +577,7 @@ def cases_table(data=ALL_CASES, stage="auto"):
         return by["torch", "eager"], by[stage, "eager"], by[stage, "replay"]
 
     for case in dict.fromkeys(map(results.words, found.rows)):
-        name = case.replace(" x ", " \u00d7 ")
+        name = case.replace(" x ", " \u00d7 ").partition(",")[0]
         lines.append(line(name, *three(r for r in found.rows if results.words(r) == case)))
     lines.append(line("**geometric mean**", *three(found.averages())))
     return "\n".join([*lines, "", f"*{found.where()[0].upper()}{found.where()[1:]}.*"])

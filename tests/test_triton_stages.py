@@ -6,8 +6,11 @@ products on tensor cores, registers and races, is what the tests marked gpu are 
 
 import ast
 import math
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -391,9 +394,39 @@ def test_loads_and_stores_are_in_bounds_and_in_order(stage, m, n):
     assert t.launches and not t.faults
 
 
+BY_THE_INTERPRETER = """
+import sys, torch
+from qrlib.jit import quick_reductions
+from qrlib.stages import stage
+names, matrices = torch.load(sys.argv[1])
+with quick_reductions():
+    found = {name: [tuple(stage(name).geqrf(A)) for A in matrices] for name in names}
+torch.save(found, sys.argv[1])
+"""
+
+
+def by_the_interpreter(names, matrices, file):
+    """{stage: [(H, tau)]}, from a process that sees no GPU: a kernel is interpreted or compiled."""
+    torch.save((names, matrices), file)
+    env = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([sys.executable, "-c", BY_THE_INTERPRETER, str(file)], env=env, check=True)
+    return torch.load(file)
+
+
 @pytest.mark.gpu
 class TestOnTheGpu:
     """What the interpreter is too slow for, or cannot show."""
+
+    def test_what_the_interpreter_gives(self, tmp_path):
+        """Entry by entry, on small sizes, where rounding is all that may differ."""
+        names = [module.__name__.rpartition(".")[2] for module in STAGES.values()]
+        inputs = [normal(2, m, n, seed=m * n) for m, n in SMALL]
+        expected = by_the_interpreter(names, inputs, tmp_path / "found.pt")
+        for name, module in zip(names, STAGES.values(), strict=True):
+            for A, (H, tau) in zip(inputs, expected[name], strict=True):
+                ours = module.geqrf(A.to(DEVICE))
+                torch.testing.assert_close(ours.H.cpu(), H, rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(ours.tau.cpu(), tau, rtol=1e-3, atol=1e-4)
 
     @pytest.mark.parametrize("B, m, b", ((1, 1, 1), (2, 130, 13), (8, 2048, 16), (2, 9000, 16)))
     def test_panel_of_programs_that_meet_is_the_one_of_launches(self, B, m, b, monkeypatch):

@@ -77,6 +77,7 @@ FAULTS = {
     ),
     "image": (page('<img src="none.png" alt="A dot">'), "request failed"),
     "alt": (page(f'<img src="{PIXEL}">'), "image without alt text"),
+    "table": (page("<p>| a | b |\n| --- | --- |\n| 1 | 2 |</p>"), "a table that is still text"),
     "drawing": (page('<svg width="9" height="9"></svg>'), "drawing without a label"),
     "contrast": (page(PALE), "axe color-contrast"),
     "folded": (

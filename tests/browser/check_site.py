@@ -126,6 +126,9 @@ LOOK = """
     const image = e.parentElement.closest("[role=img]") || e;
     if (!named(image) && !e.querySelector(":scope > title")) say("drawing without a label", e);
   }
+  // of a cell's markdown the strict build says nothing
+  for (const e of article.querySelectorAll("p"))
+    if (/^\\s*\\|[^]*\\|\\s*:?-{3,}/.test(e.textContent)) say("a table that is still text", e);
   const page = document.documentElement;
   if (page.scrollWidth > page.clientWidth) {
     const wide = [...document.body.querySelectorAll("*")].filter(

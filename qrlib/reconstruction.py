@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from qrlib.compact import unpack_v
-from qrlib.householder import exponent_of, geqr2, larft, matmul, power_of_two
+from qrlib.householder import exponent_of, matmul, power_of_two
 from qrlib.shapes import Bool, Float
-from qrlib.stages.s03_blocked import right_looking, update
+from qrlib.stages import s03_blocked
 
 
 def cholesky(G: Float[Tensor, "B b b"]) -> tuple[Float[Tensor, "B b b"], Bool[Tensor, " B"]]:
@@ -220,21 +220,15 @@ def panel(H, tau, *, passes=1, limit=1.0, fell=None):
     if fell is not None:
         fell.append(fall)
     if found is None:
-        return _mirrors(H, tau)
+        return s03_blocked.panel(H, tau)
     mirrors, scalars = H[fall], tau[fall]
     V, T = found.V, found.T
-    V[fall], T[fall] = _mirrors(mirrors, scalars)
+    V[fall], T[fall] = s03_blocked.panel(mirrors, scalars)
     H.copy_(V.tril(-1))
     H[:, :b] += found.R.triu()
     tau.copy_(found.tau)
     H[fall], tau[fall] = mirrors, scalars
     return V, T
-
-
-def _mirrors(H, tau):
-    geqr2(H, tau)
-    V = unpack_v(H, tau.shape[-1])
-    return V, larft(V, tau)
 
 
 def geqrf(A, *, nb=32, passes=1, limit=1.0, fell=None):
@@ -243,4 +237,4 @@ def geqrf(A, *, nb=32, passes=1, limit=1.0, fell=None):
     def reconstructed(H, tau):
         return panel(H, tau, passes=passes, limit=limit, fell=fell)
 
-    return right_looking(A, nb, reconstructed, update)
+    return s03_blocked.right_looking(A, nb, reconstructed, s03_blocked.update)

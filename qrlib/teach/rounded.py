@@ -6,6 +6,7 @@ shows its bits and not its range. The loop is `right_looking`; only a panel or a
 
 import torch
 
+from qrlib.compact import unpack_v
 from qrlib.householder import larf, larfg, larft, matmul
 from qrlib.precision import product, split
 from qrlib.stages import s03_blocked
@@ -75,7 +76,7 @@ def short_panel(format):
             larf(v, tau[:, j], H[:, j:, j + 1 :])
             H[:, j, j], H[:, j + 1 :, j] = beta, v
             H[:, j:, j + 1 :] = short(H[:, j:, j + 1 :], format)
-        V = s03_blocked.unpack_v(H, tau.shape[-1])
+        V = unpack_v(H, tau.shape[-1])
         return V, larft(V, tau)
 
     return panel

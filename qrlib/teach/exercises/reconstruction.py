@@ -9,9 +9,11 @@ from qrlib.reconstruction import geqrf
 from qrlib.teach.exercises.compare import array, entries, finite, kind, number, several
 from qrlib.teach.exercises.core import Exercise
 from qrlib.teach.exercises.guard import Wrong, bits
-from qrlib.teach.exercises.s02_unblocked import Meter, normal
+from qrlib.teach.exercises.s02_unblocked import Meter, normal, not_one_by_one
 from qrlib.teach.figures.reconstruction import EPS, loss
 from qrlib.teach.gram_schmidt import with_condition
+
+ALL_AT_ONCE = "A[:, j, j] is the diagonal entry of all matrices at once."
 
 # 11.1
 
@@ -186,16 +188,7 @@ def _lu_cost(answer):
         meter = Meter()
         _lu(answer, Q, f"a batch of {B}", inside=meter)
         counts.append(len(meter.wrote))
-    _not_one_by_one(counts)
-
-
-def _not_one_by_one(counts):
-    if counts[1] > 1.2 * counts[0]:
-        raise Wrong(
-            f"It calls {counts[0]} operations of torch for 2 matrices and {counts[1]} for 6: it "
-            "goes through the batch one by one.",
-            "A[:, j, j] is the diagonal entry of all matrices at once.",
-        )
+    not_one_by_one(*counts, ALL_AT_ONCE)
 
 
 # 11.3
@@ -323,7 +316,7 @@ def _chol_cost(answer):
         meter = Meter()
         _chol(answer, gram(normal(B, 20, 8)), f"a batch of {B}", inside=meter)
         counts.append(len(meter.wrote))
-    _not_one_by_one(counts)
+    not_one_by_one(*counts, ALL_AT_ONCE)
 
 
 # 11.4

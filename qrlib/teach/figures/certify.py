@@ -19,9 +19,11 @@ EPS = float(np.finfo(np.float32).eps)
 
 
 def short(value):
-    """A residual in three digits: 0, 0.0123, 131, 1.3e5."""
+    """A residual in three digits, or four before the point: 0, 0.0123, 131, 4420, 1.3e5."""
     if not math.isfinite(value):
         return "not finite"
+    if 999.5 <= value < 1e4:
+        return f"{value:.0f}"
     if value == 0 or 1e-3 <= value < 1e4:
         return f"{value:.3g}"
     mantissa, exponent = f"{value:.1e}".split("e")

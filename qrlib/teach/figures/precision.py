@@ -14,8 +14,7 @@ from qrlib.matrices import FAMILIES, make
 from qrlib.precision import FORMATS, blocks, numbers, product, round_to, split
 from qrlib.stages import s03_blocked
 from qrlib.teach import rounded
-from qrlib.teach.figures import certify as chapter3
-from qrlib.teach.figures.certify import Table
+from qrlib.teach.figures.certify import Table, short
 from qrlib.teach.stepper import Frame, Stepper
 from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style, number
 
@@ -32,11 +31,6 @@ NAMES = {
     "fp4_e2m1": "FP4 E2M1",
     "nvfp4": "NVFP4",
 }
-
-
-def short(value):
-    """A residual in three digits, or four before the point: 0.0123, 131, 4420, 1.3e5."""
-    return f"{value:.0f}" if 999.5 <= value < 1e4 else chapter3.short(value)
 
 
 RAISED = str.maketrans(

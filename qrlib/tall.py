@@ -12,8 +12,9 @@ from qrlib import tiles
 from qrlib.scaling import cdiv, next_power_of_2
 
 # rows that a program has of a panel: where a launch is a column, and where all meet in one launch.
-# The first of these with which all are on the chip at once; on one H200, 2026-11-29, Triton 3.6,
-# two panels of 4096 rows took 41 and 46 us, and 61 in launches; with 512 rows 101
+# The first of these with which all are on the chip at once. On one H200, 2026-11-29, Triton 3.6,
+# 128 were faster than 256, and launches faster than 512; what each height takes now is in
+# book/data/panel_heights.json
 SLICE = 256
 SLICES = (128, 256)
 
@@ -170,17 +171,16 @@ def slice_at_once(B, m, device):
     return next((rows for rows in SLICES if B * cdiv(m, rows) <= sms), None)
 
 
-def launch(H, tau, V, T, BN):
+def launch(H, tau, V, T, BN, rows):
     """Factor panels H [B, m, nb] in place; write tau [B, nb], V [B, m, nb] and T [B, nb, nb].
 
-    One launch, and one that clears a counter, where all programs are on the chip at once; else one
-    a column, and two. All may be views, with columns next to each other. nb <= BN columns.
+    One launch, and one that clears a counter, given `slice_at_once`; else one a column, and two.
+    All may be views, with columns next to each other. nb <= BN columns.
     """
     B, m, nb = H.shape
     strides = (*H.stride()[:2], *V.stride()[:2], *T.stride()[:2], tau.stride(0))
-    rows = slice_at_once(B, m, H.device)
     slices = cdiv(m, rows or SLICE)
-    tops, sums, row = (H.new_empty(x) for x in (B * slices * BN, 2 * B * slices * BN, 2 * B * BN))
+    sums, row = H.new_empty(2 * B * slices * BN), H.new_empty(2 * B * BN)
     grid, shape = (B, slices), {"BR": rows or SLICE, "BN": BN, "num_warps": 4}
     if rows:
         count = torch.zeros(B, dtype=torch.int32, device=H.device)
@@ -189,6 +189,7 @@ def launch(H, tau, V, T, BN):
             SP=next_power_of_2(slices), launch_cooperative_grid=True, **shape,
         )  # fmt: skip
         return
+    tops = H.new_empty(B * slices * BN)
     tops_kernel[grid](H, tops, m, nb, *H.stride()[:2], **shape)
     for j in range(nb + 1):
         column_kernel[grid](

@@ -26,6 +26,12 @@ TRITON = (3, 6), (3, 10)
 
 VENV = "no virtual environment; before pip: python3 -m venv .venv && . .venv/bin/activate"
 TRITON_PIP = 'pip install "triton>=3.6,<3.10"'
+# of NumPy 2.4, where the interpreter of Triton 3.6 takes a loop's bound out of an array of one
+NO_LOOPS = "only 0-dimensional arrays can be converted"
+NO_LOOPS_FIX = (
+    "Triton 3.6 interprets no loop to a run-time bound with NumPy 2.4 or newer; "
+    'pip install "triton>=3.7,<3.10", or, if torch wants Triton 3.6, pip install "numpy<2.4"'
+)
 ELSEWHERE = {
     "Darwin": "Triton is not made for macOS; run this part in a Linux container, on a Linux "
     "machine, or in Google Colab",
@@ -49,9 +55,11 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 @triton.jit
-def double(X, N: tl.constexpr):
-    at = X + tl.arange(0, N)
-    tl.store(at, 2 * tl.load(at))
+def double(X, n, N: tl.constexpr):
+    # a loop to a bound that is known at run time, as the stages have
+    for i in range(n):
+        at = X + i * N + tl.arange(0, N)
+        tl.store(at, 2 * tl.load(at))
 
 def attempt(what, action):
     try:
@@ -61,14 +69,15 @@ def attempt(what, action):
         print(what, "failed", type(error).__name__, str(error).replace(chr(10), " ")[:200])
 
 def compiled(capability):
-    source = ASTSource(JITFunction(double.fn), {"X": "*fp32", "N": "constexpr"}, {"N": 16})
+    signature = {"X": "*fp32", "n": "i32", "N": "constexpr"}
+    source = ASTSource(JITFunction(double.fn), signature, {"N": 16})
     kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32))
     assert len(kernel.asm["cubin"]) > 0
 
 def run(device):
-    x = torch.arange(16.0, device=device)
-    double[(1,)](x, N=16)
-    assert x.tolist() == [2.0 * i for i in range(16)], x
+    x = torch.arange(32.0, device=device)
+    double[(1,)](x, 2, N=16)
+    assert x.tolist() == [2.0 * i for i in range(32)], x
 
 def main(interpreted):
     if interpreted:
@@ -375,9 +384,11 @@ def _probed_lane(name, wanted, tried, checks):
     if not all(check.ok for check in checks):
         return Lane(name, False, _missing(checks))
     faults = [tried.get(what, tried.get("", "did not finish")) for what in wanted]
+    if any(NO_LOOPS in fault for fault in faults):
+        return Lane(name, False, NO_LOOPS_FIX)
     if any(faults):
         return Lane(name, False, "failed: " + "; ".join(filter(None, faults)))
-    return Lane(name, True, "tried: a small kernel")
+    return Lane(name, True, "tried: a small kernel with a loop")
 
 
 def _gpu_lane(torch, gpu, tried, triton_check):

@@ -1,4 +1,9 @@
-"""What every figure of a chapter is held to: words for who cannot see it, and words that fit."""
+"""What every figure of a chapter is held to: words for who cannot see it, and words that fit.
+
+A module of tests names its figures in DRAWN, {name: (function, *arguments)}; in PLOTS those whose
+words matplotlib has put where they are; in STEPPERS functions that give a stepper. A subclass of
+EveryFigure then has the tests of them all.
+"""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -14,7 +19,7 @@ def described_and_self_contained(figure):
     assert root.get("role") == "img" and root.get("aria-label") == figure.alt
     assert len(figure.alt) > 40
     rest = figure.svg.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert not re.search(r"https?:|@import|<script|<image|data:", rest)
+    assert not re.search(r"https?:|//|@import|<script|<image|data:", rest)
     colours = re.findall(r"\b(?:fill|stroke)(?:=\"|: )([^\";]+)", figure.body())
     assert len(colours) > 5
     for colour in colours:
@@ -38,6 +43,29 @@ def frames_differ(stepper):
     for said in ([f.readout for f in stepper.frames], [f.figure.alt for f in stepper.frames]):
         assert len(set(said)) == len(stepper.frames)
     assert len(stepper._repr_html_()) < 200_000
+
+
+class EveryFigure:
+    """Three tests: of every figure, of every drawing that is no plot, of every stepper."""
+
+    def pytest_generate_tests(self, metafunc):
+        module = metafunc.module
+        names = {
+            "figure": module.DRAWN,
+            "drawing": [name for name in module.DRAWN if name not in getattr(module, "PLOTS", ())],
+            "make_stepper": module.STEPPERS,
+        }
+        (argument,) = set(names) & set(metafunc.fixturenames)
+        metafunc.parametrize(argument, names[argument])
+
+    def test_is_described_self_contained_and_follows_the_page(self, drawn, figure):
+        described_and_self_contained(drawn[figure])
+
+    def test_words_stand_inside(self, drawn, drawing):
+        words_inside(drawn[drawing])
+
+    def test_frames_of_a_stepper_differ(self, make_stepper):
+        frames_differ(make_stepper())
 
 
 def texts(figure):

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 import torch
+from drawings import SVG, EveryFigure, texts
 from tables import ALL_STAGES, FAMILIES, batch_of
 
 import qrlib
@@ -16,9 +17,7 @@ from qrlib.stages import ANYWHERE, TRITON
 from qrlib.stages.s01_mirror import geqrf
 from qrlib.teach.figures import certify as figures
 from qrlib.teach.gram_schmidt import METHODS, with_condition
-from qrlib.teach.svg import PALETTE
 
-SVG = "{http://www.w3.org/2000/svg}"
 EPS = 2.0**-23
 ANSWERS = {answer.name: answer for answer in figures.answers()}
 # which residual of each answer of the first figure must fail
@@ -35,12 +34,8 @@ DRAWN = {
     "scale map": (figures.scale_map,),
     "gallery": (figures.gallery,),
 }
+PLOTS = ("scale map", *(name for name in DRAWN if name.startswith("comparison")))
 STEPPERS = (figures.residuals_stepper, figures.comparison_stepper)
-
-
-def texts(figure):
-    root = ElementTree.fromstring(figure.svg)
-    return ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
 
 
 def reflectors(H, tau):
@@ -72,24 +67,8 @@ def column_residuals(A, H, tau):
     return wrong / np.where(size == 0, 1, size) / (len(A) * EPS)
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_described_and_follows_the_page(drawn, name):
-    figure = drawn[name]
-    root = ElementTree.fromstring(figure.body())
-    assert root.get("aria-label") == figure.alt and len(figure.alt) > 40
-    rest = figure.svg.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert not re.search(r"https?:|//|@import|<script|<image|data:", rest)
-    for colour in re.findall(r"\b(?:fill|stroke)(?:=\"|: )([^\";]+)", figure.body()):
-        known = re.fullmatch(r"var\(--qr-(\w+),(#\w+)\)", colour)
-        assert colour == "none" or known and PALETTE[known[1]][0] == known[2], colour
-
-
-@pytest.mark.parametrize("stepper", STEPPERS)
-def test_a_stepper_tells_its_frames_apart(stepper):
-    frames = stepper().frames
-    for what in ([f.figure.alt for f in frames], [f.readout for f in frames]):
-        assert len(set(what)) == len(frames)
-    assert len(stepper()._repr_html_()) < 250_000
+class TestFigures(EveryFigure):
+    """DRAWN and STEPPERS."""
 
 
 @pytest.mark.parametrize("name", FAILS)

@@ -8,12 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drawings import (  # noqa: E402
-    described_and_self_contained,
-    frames_differ,
-    texts,
-    words_inside,
-)
+from drawings import EveryFigure, texts  # noqa: E402
 from tables import normal  # noqa: E402
 
 import qrlib  # noqa: E402
@@ -45,29 +40,17 @@ DRAWN = {
     "price of an H200": (figures.price_plot, "H200"),
     **{f"block {by}": (figures.block_frame, by) for by in (0.3, 1, 10, 40)},
 }
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_described_self_contained_and_follows_the_page(drawn, name):
-    described_and_self_contained(drawn[name])
-
-
-@pytest.mark.parametrize("name", [name for name in DRAWN if name != "growth"])
-def test_words_stand_inside_the_figure(drawn, name):
-    words_inside(drawn[name])
-
-
-@pytest.mark.parametrize(
-    "stepper",
-    (
-        figures.formats_stepper,
-        figures.rounding_stepper,
-        lambda: figures.survey_stepper(48),
-        figures.block_stepper,
-    ),
+PLOTS = ("growth",)
+STEPPERS = (
+    figures.formats_stepper,
+    figures.rounding_stepper,
+    lambda: figures.survey_stepper(48),
+    figures.block_stepper,
 )
-def test_the_frames_of_a_stepper_differ(stepper):
-    frames_differ(stepper())
+
+
+class TestFigures(EveryFigure):
+    """DRAWN and STEPPERS."""
 
 
 # formats

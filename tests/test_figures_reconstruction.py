@@ -7,12 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drawings import (  # noqa: E402
-    described_and_self_contained,
-    frames_differ,
-    texts,
-    words_inside,
-)
+from drawings import EveryFigure, texts  # noqa: E402
 
 from qrlib import matrices, model, reconstruction  # noqa: E402
 from qrlib.devices import DEVICES  # noqa: E402
@@ -28,21 +23,11 @@ DRAWN = {
     "fallen": (figures.fallen_map, 64, (8, 16), ("dense", "nearcollinear", "upper")),
 }
 PLOTS = ("conditions", "losses")
+STEPPERS = (figures.walk_stepper, figures.hidden_stepper)
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_described_self_contained_and_follows_the_page(drawn, name):
-    described_and_self_contained(drawn[name])
-
-
-@pytest.mark.parametrize("name", [name for name in DRAWN if name not in PLOTS])
-def test_words_stand_inside_the_figure(drawn, name):
-    words_inside(drawn[name])
-
-
-def test_the_frames_of_the_steppers_differ():
-    frames_differ(figures.walk_stepper())
-    frames_differ(figures.hidden_stepper())
+class TestFigures(EveryFigure):
+    """DRAWN and STEPPERS."""
 
 
 def happened(m, b, monkeypatch):

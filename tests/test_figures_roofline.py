@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from itertools import product
 
 import pytest
+from drawings import SVG, EveryFigure, texts
 
 from qrlib import model
 from qrlib.devices import DEVICES
@@ -16,9 +17,8 @@ from qrlib.matrices import BENCHMARK_CASES
 from qrlib.teach.explorer import Explorer
 from qrlib.teach.figures import roofline as figures
 from qrlib.teach.stepper import Frame
-from qrlib.teach.svg import PALETTE, Figure
+from qrlib.teach.svg import Figure
 
-SVG = "{http://www.w3.org/2000/svg}"
 PUBLISHED, PANELS = figures.stored("published"), figures.stored("panel_batch")
 CYCLES = PUBLISHED["latency"]["cycles"]
 COLUMN = 0.2e-6
@@ -37,21 +37,13 @@ DRAWN = {
     "gap H200": (lambda: GAPS[1].figure,),
     "gap B200": (lambda: GAPS[0].figure,),
 }
-PLOTTED = ("batch", "measured roof")
-STEPPERS = {
-    "terms": figures.terms_stepper,
-    "gap": lambda: figures.gap_stepper(PUBLISHED, COLUMN),
-}
+PLOTS = ("batch", "measured roof")
+STEPPERS = (figures.terms_stepper, lambda: figures.gap_stepper(PUBLISHED, COLUMN))
 
 
 @pytest.fixture(scope="module")
 def explorer():
     return figures.roof_explorer()
-
-
-def texts(figure):
-    root = ElementTree.fromstring(figure.svg)
-    return ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
 
 
 def seconds(words):
@@ -60,39 +52,8 @@ def seconds(words):
     return float(value) * {"s": 1, "ms": 1e-3, "\u00b5s": 1e-6, "ns": 1e-9}[unit]
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_described_self_contained_and_follows_the_page(drawn, name):
-    figure = drawn[name]
-    root = ElementTree.fromstring(figure.body())
-    assert root.get("role") == "img" and root.get("aria-label") == figure.alt
-    assert len(figure.alt) > 40
-    rest = figure.svg.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert not re.search(r"https?:|@import|<script|<image|data:", rest)
-    colours = re.findall(r"\b(?:fill|stroke)(?:=\"|: )([^\";]+)", figure.body())
-    assert len(colours) > 5
-    for colour in colours:
-        known = re.fullmatch(r"var\(--qr-(\w+),(#\w+)\)", colour)
-        assert colour == "none" or known and PALETTE[known[1]][0] == known[2], colour
-
-
-@pytest.mark.parametrize("name", [name for name in DRAWN if name not in PLOTTED])
-def test_words_stand_inside_the_figure(drawn, name):
-    figure = drawn[name]
-    for text in ElementTree.fromstring(figure.body()).iter(f"{SVG}text"):
-        x, y, size = (float(text.get(key)) for key in ("x", "y", "font-size"))
-        # letters are wider than 0.45 of their size on average: a lower bound of the true width
-        width = 0.45 * size * len("".join(text.itertext()))
-        left = x - width * {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor")]
-        assert left >= 0 and left + width <= figure.width, "".join(text.itertext())
-        assert size / 2 <= y <= figure.height - size / 2
-
-
-@pytest.mark.parametrize("name", STEPPERS)
-def test_the_frames_of_a_stepper_differ_in_words_and_in_alt_text(name):
-    stepper = STEPPERS[name]()
-    for told in ([f.readout for f in stepper.frames], [f.figure.alt for f in stepper.frames]):
-        assert len(set(told)) == len(stepper.frames)
-    assert len(stepper._repr_html_()) < 200_000
+class TestFigures(EveryFigure):
+    """DRAWN and STEPPERS."""
 
 
 @pytest.mark.parametrize(

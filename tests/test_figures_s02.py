@@ -1,21 +1,20 @@
 """The figures of chapter 2: what they show is what the mirrors do, checked another way."""
 
 import re
-import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from drawings import EveryFigure, texts  # noqa: E402
+
 from qrlib import householder_product, matrices, model  # noqa: E402
 from qrlib.compact import unpack_r, unpack_v  # noqa: E402
 from qrlib.stages.s01_mirror import geqrf as one_by_one  # noqa: E402
 from qrlib.stages.s02_unblocked import geqrf  # noqa: E402
 from qrlib.teach.figures import s02_unblocked as figures  # noqa: E402
-from qrlib.teach.svg import PALETTE  # noqa: E402
 
-SVG = "{http://www.w3.org/2000/svg}"
 STATES = figures.walk_states()
 WAYS = figures.forming_states()
 
@@ -43,6 +42,7 @@ DRAWN = {
     "many and large": (figures.batch, matrices.make("rankdef", 9, 40)),
     "growth": (figures.growth,),
 }
+PLOTS = ("growth",)
 STEPPERS = (figures.walk_stepper, figures.slabs_stepper, figures.forming_stepper)
 SHAPES = {
     "tall": np.random.default_rng(0).standard_normal((6, 4)),
@@ -54,45 +54,8 @@ SHAPES = {
 }
 
 
-def texts(figure):
-    root = ElementTree.fromstring(figure.svg)
-    return ["".join(e.itertext()).replace("\u2212", "-") for e in root.iter(f"{SVG}text")]
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_described_self_contained_and_follows_the_page(drawn, name):
-    figure = drawn[name]
-    root = ElementTree.fromstring(figure.body())
-    assert root.get("role") == "img" and root.get("aria-label") == figure.alt
-    assert len(figure.alt) > 40
-    rest = figure.svg.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert not re.search(r"https?:|@import|<script|<image|data:", rest)
-    colours = re.findall(r"\b(?:fill|stroke)(?:=\"|: )([^\";]+)", figure.body())
-    assert len(colours) > 5
-    for colour in colours:
-        known = re.fullmatch(r"var\(--qr-(\w+),(#\w+)\)", colour)
-        assert colour == "none" or known and PALETTE[known[1]][0] == known[2], colour
-
-
-@pytest.mark.parametrize("name", [name for name in DRAWN if name != "growth"])
-def test_words_stand_inside_the_figure(drawn, name):
-    figure = drawn[name]
-    for text in ElementTree.fromstring(figure.body()).iter(f"{SVG}text"):
-        x, y, size = (float(text.get(key)) for key in ("x", "y", "font-size"))
-        # letters are wider than 0.45 of their size on average: a lower bound of the true width
-        width = 0.45 * size * len("".join(text.itertext()))
-        left = x - width * {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor")]
-        assert left >= 0 and left + width <= figure.width
-        assert size / 2 <= y <= figure.height - size / 2
-
-
-@pytest.mark.parametrize("make", STEPPERS, ids=lambda make: make.__name__)
-def test_the_frames_of_a_stepper_differ_in_words_and_in_alt_text(make):
-    stepper = make()
-    frames = stepper.frames
-    for texts_of in ([f.readout for f in frames], [f.figure.alt for f in frames]):
-        assert len(set(texts_of)) == len(frames)
-    assert len(stepper._repr_html_()) < 200_000
+class TestFigures(EveryFigure):
+    """DRAWN and STEPPERS."""
 
 
 @pytest.mark.parametrize("A", SHAPES.values(), ids=SHAPES)

@@ -8,12 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drawings import (  # noqa: E402
-    described_and_self_contained,
-    frames_differ,
-    texts,
-    words_inside,
-)
+from drawings import EveryFigure, texts  # noqa: E402
 
 from qrlib import model  # noqa: E402
 from qrlib.stages import s02_unblocked, s03_blocked  # noqa: E402
@@ -41,25 +36,12 @@ DRAWN = {
     "other products": (figures.products, 6, 14, 5),
     **{f"widths {n}": (lambda n: figures.widths_frame(n).figure, n) for n in (64, 2048)},
 }
+PLOTS = ("widths 64", "widths 2048")
+STEPPERS = (figures.walk_stepper, figures.growth_stepper, figures.widths_stepper)
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_described_self_contained_and_follows_the_page(drawn, name):
-    described_and_self_contained(drawn[name])
-
-
-@pytest.mark.parametrize("name", [name for name in DRAWN if "widths" not in name])
-def test_words_stand_inside_the_figure(drawn, name):
-    words_inside(drawn[name])
-
-
-@pytest.mark.parametrize(
-    "make",
-    (figures.walk_stepper, figures.growth_stepper, figures.widths_stepper),
-    ids=lambda make: make.__name__,
-)
-def test_the_frames_of_a_stepper_differ(make):
-    frames_differ(make())
+class TestFigures(EveryFigure):
+    """DRAWN and STEPPERS."""
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -13,8 +13,8 @@ import numpy as np  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 from drawings import (  # noqa: E402
+    EveryFigure,
     described_and_self_contained,
-    frames_differ,
     texts,
     words_inside,
 )
@@ -50,21 +50,11 @@ DRAWN = {
     "latency": (figures.latency_plot, TIMES),
 }
 PLOTS = ("trips", "latency")
+STEPPERS = (figures.walk_stepper, lambda: figures.walk_stepper(figures.P83[:4, :2], 1))
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_described_self_contained_and_follows_the_page(drawn, name):
-    described_and_self_contained(drawn[name])
-
-
-@pytest.mark.parametrize("name", [name for name in DRAWN if name not in PLOTS])
-def test_words_stand_inside_the_figure(drawn, name):
-    words_inside(drawn[name])
-
-
-def test_the_frames_of_the_stepper_differ():
-    frames_differ(figures.walk_stepper())
-    frames_differ(figures.walk_stepper(figures.P83[:4, :2], 1))
+class TestFigures(EveryFigure):
+    """DRAWN and STEPPERS."""
 
 
 @triton.jit

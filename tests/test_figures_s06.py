@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 from drawings import (  # noqa: E402
+    EveryFigure,
     described_and_self_contained,
-    frames_differ,
     texts,
     words_inside,
 )
@@ -47,30 +47,18 @@ DRAWN = {
     "kernels of 2": (figures.timeline_frame, 2),
     "kernels of 30": (figures.timeline_frame, 30, 20),
 }
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_described_self_contained_and_follows_the_page(drawn, name):
-    described_and_self_contained(drawn[name])
-
-
-@pytest.mark.parametrize("name", [name for name in DRAWN if name != "scale"])
-def test_words_stand_inside_the_figure(drawn, name):
-    words_inside(drawn[name])
-
-
-@pytest.mark.parametrize(
-    "stepper",
-    (
-        figures.walk_stepper,
-        lambda: figures.walk_stepper(1),
-        figures.levels_stepper,
-        figures.split_stepper,
-        figures.timeline_stepper,
-    ),
+PLOTS = ("scale",)
+STEPPERS = (
+    figures.walk_stepper,
+    lambda: figures.walk_stepper(1),
+    figures.levels_stepper,
+    figures.split_stepper,
+    figures.timeline_stepper,
 )
-def test_the_frames_of_a_stepper_differ(stepper):
-    frames_differ(stepper())
+
+
+class TestFigures(EveryFigure):
+    """DRAWN and STEPPERS."""
 
 
 # levels of panels

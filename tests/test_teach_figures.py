@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from drawings import SVG, texts, words_inside
 
 from qrlib import STAGES
 from qrlib.stages.s01_mirror import geqrf
@@ -18,7 +19,6 @@ from qrlib.teach.figures.ladder import idea, ladder
 from qrlib.teach.stepper import Frame, Stepper
 from qrlib.teach.svg import PALETTE, Figure, from_matplotlib, matplotlib_style, tint
 
-SVG = "{http://www.w3.org/2000/svg}"
 PAGES = {
     # the book, JupyterLab and VS Code, as their themes have it
     0: ("#ffffff",),
@@ -69,12 +69,6 @@ def contrast(one, other):
     """The ratio of the web accessibility guidelines; text needs 4.5."""
     bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (bright + 0.05) / (dark + 0.05)
-
-
-def words_of(figure):
-    """The text of each <text> element, typographic minus turned back."""
-    root = ElementTree.fromstring(figure.svg)
-    return ["".join(e.itertext()).replace("\u2212", "-") for e in root.iter(f"{SVG}text")]
 
 
 def numbers_in(words):
@@ -134,14 +128,7 @@ def test_every_colour_of_a_figure_can_follow_the_page(figures, name):
 
 @pytest.mark.parametrize("name", [name for name in DRAWN if name != "scales"])
 def test_words_stand_inside_the_figure(figures, name):
-    figure = figures[name]
-    for text in ElementTree.fromstring(figure.body()).iter(f"{SVG}text"):
-        x, y, size = (float(text.get(key)) for key in ("x", "y", "font-size"))
-        # letters are wider than 0.45 of their size on average: a lower bound of the true width
-        width = 0.45 * size * len("".join(text.itertext()))
-        left = x - width * {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor")]
-        assert left >= 0 and left + width <= figure.width
-        assert size / 2 <= y <= figure.height - size / 2
+    words_inside(figures[name])
 
 
 def test_ids_are_unique_on_a_page_and_every_reference_is_found(figures):
@@ -176,7 +163,7 @@ def test_what_cannot_be_drawn_is_refused():
 def test_markup_in_words_is_shown_and_not_obeyed():
     fig = Figure(100, 20, 'a < b & "c"')
     fig.text(50, 10, "<b>*x* & y")
-    assert words_of(fig) == ["<b>x & y"]
+    assert texts(fig) == ["<b>x & y"]
     assert ElementTree.fromstring(fig.body()).get("aria-label") == 'a < b & "c"'
 
 
@@ -210,7 +197,7 @@ def test_one_plot_twice_on_a_page_has_no_id_twice_and_no_style_for_the_page():
     ids = [set(re.findall(r'\bid="([^"]+)"', body)) for body in (one, two)]
     assert ids[0] and not ids[0] & ids[1]
     assert "<style" not in one
-    assert "squares" in words_of(plot("First."))
+    assert "squares" in texts(plot("First."))
     # black is what a plot leaves unsaid: it must be ink
     assert "var(--qr-ink" in plot("Black.", color="black").body()
 
@@ -392,7 +379,7 @@ def test_the_walk_ends_where_geqrf_ends_and_every_step_is_a_product_of_mirrors(A
 
 def test_the_last_frame_of_the_walk_shows_every_number():
     state = mirror.walk_states()[-1]
-    drawn = [numbers_in(words) for words in words_of(mirror.walk_frame(state))]
+    drawn = [numbers_in(words) for words in texts(mirror.walk_frame(state))]
     drawn = [each[0] for each in drawn if each]
     assert drawn == pytest.approx([*state.M.ravel(), *state.tau], rel=5e-3)
 
@@ -419,7 +406,7 @@ def test_larfg_is_right_wherever_float32_has_all_its_digits():
 @pytest.mark.parametrize("name", STAGES)
 def test_the_ladder_has_every_stage_and_marks_one(name):
     figure = ladder(name)
-    words = words_of(figure)
+    words = texts(figure)
     for stage in STAGES:
         assert any(stage in each for each in words)
         assert stage in figure.alt and idea(stage)[0] in figure.alt

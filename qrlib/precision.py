@@ -55,7 +55,8 @@ class Format(NamedTuple):
         return 2.0**-self.p
 
 
-def _ieee(exponent, p, source):
+def ieee(exponent, p, source=""):
+    """A format with so many bits of exponent and p significant ones, as IEEE 754 makes them."""
     emax = 2 ** (exponent - 1) - 1
     largest = (2 - 2.0 ** (1 - p)) * 2.0**emax
     return Format(exponent, p, 1 - emax, emax, largest, math.inf, source)
@@ -63,11 +64,11 @@ def _ieee(exponent, p, source):
 
 _FP8 = "OCP 8-bit Floating Point Specification, 2023"
 FORMATS = {
-    "fp32": _ieee(8, 24, "IEEE 754-2019, binary32"),
-    "tf32": _ieee(8, 11, "PTX ISA, alternate floating-point formats"),
-    "fp16": _ieee(5, 11, "IEEE 754-2019, binary16"),
-    "bf16": _ieee(8, 8, "PTX ISA, alternate floating-point formats"),
-    "fp8_e5m2": _ieee(5, 3, _FP8),
+    "fp32": ieee(8, 24, "IEEE 754-2019, binary32"),
+    "tf32": ieee(8, 11, "PTX ISA, alternate floating-point formats"),
+    "fp16": ieee(5, 11, "IEEE 754-2019, binary16"),
+    "bf16": ieee(8, 8, "PTX ISA, alternate floating-point formats"),
+    "fp8_e5m2": ieee(5, 3, _FP8),
     # of the top exponent only one pattern is NaN, all others are numbers
     "fp8_e4m3": Format(4, 4, -6, 8, 448.0, 448.0, _FP8),
     "fp4_e2m1": Format(2, 2, 0, 2, 6.0, 6.0, "OCP Microscaling Formats Specification, 2023"),
@@ -93,7 +94,7 @@ def round_to(x, format, *, axis=-1):
     """The nearest numbers of a format, of two equally near ones the even one.
 
     Args:
-        x: float32 or float64; read. format: one of FORMATS.
+        x: float32 or float64; read. format: one of FORMATS, or a Format.
         axis: -1 or -2, along which 16 neighbours share a scale, for nvfp4.
 
     Returns:
@@ -277,11 +278,13 @@ def product_bound(format, terms, k):
 
 
 def find(format):
-    """FORMATS[format].
+    """FORMATS[format]; a Format is found already.
 
     Raises:
         ValueError: there is none of that name.
     """
+    if isinstance(format, Format):
+        return format
     if not isinstance(format, str) or format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}")
     return FORMATS[format]

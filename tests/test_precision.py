@@ -623,3 +623,13 @@ def test_two_dtypes_do_not_multiply():
 
 def test_find_gives_the_row_of_the_table():
     assert precision.find("bf16") is FORMATS["bf16"]
+
+
+def test_a_format_need_not_be_in_the_table():
+    x = patterns(2**12)
+    for rounding in (round_to, truncate):
+        found = rounding(x, precision.ieee(5, 11))
+        np.testing.assert_array_equal(bits(found), bits(rounding(x, "fp16")))
+        # 5 of 24 bits: what is left has no more
+        mantissa, _ = np.frexp(rounding(x, precision.ieee(8, 5)))
+        assert (mantissa * 32 == np.round(mantissa * 32))[np.isfinite(mantissa)].all()

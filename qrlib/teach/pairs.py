@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from qrlib.householder import exponent_of, power_of_two
+from qrlib.precision import ieee, round_to, truncate
 from qrlib.scaling import half_log2
 from qrlib.stages import s03_blocked
 
@@ -18,20 +19,20 @@ LIFT = np.float32(2.0**14)
 
 def cut(x, bits=BITS):
     """x [float32] without all but its first bits: rounded toward zero."""
-    x = np.ascontiguousarray(x, np.float32)
-    return (x.view(np.uint32) & np.uint32(2**32 - 2 ** (24 - bits))).view(np.float32)
+    return truncate(x, ieee(8, bits))
 
 
 def nearest(x, bits=BITS):
-    """x [float32] to the nearest number of so many bits; half-way cases away from zero."""
-    x = np.ascontiguousarray(x, np.float32)
-    return cut((x.view(np.uint32) + np.uint32(2 ** (23 - bits))).view(np.float32), bits)
+    """x [float32] to the nearest number of so many bits.
+
+    Of two equally near ones to the even one; cvt.rna, on a GPU, takes the larger.
+    """
+    return round_to(x, ieee(8, bits))
 
 
-def half(x, lift=LIFT):
-    """x [float32] as float16 holds x times lift; beyond 65504 / lift it is infinite."""
-    with np.errstate(over="ignore"):
-        return (np.asarray(x, np.float32) * lift).astype(np.float16).astype(np.float32) / lift
+def half(x):
+    """x [float32] as float16 holds x times 2^14; from 4 on it is infinite."""
+    return round_to(x * LIFT, "fp16") / LIFT
 
 
 ROUNDINGS = {"tf32, cut off": cut, "tf32, nearest": nearest, "fp16": half}

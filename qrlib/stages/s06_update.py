@@ -18,7 +18,9 @@ from qrlib.stages import s05_panel
 # columns of a wide and a narrow panel
 NB, N0 = 64, 16
 # (rows, columns of a tile, warps, stages of the pipeline) of an update by one narrow panel, one
-# wide one and two, measured on one H200, 2026-11-29, Triton 3.6, with 640 matrices of 512
+# wide one and two, measured on one H200, 2026-11-29, Triton 3.6, with 640 matrices of 512. Chosen
+# by hand; again: change one, and time it by
+# python -m qrlib.bench --case 3 --stage s06_update --compare none --replay
 TABLE = {1: (64, 64, 4, 3), 4: (64, 64, 4, 3), 8: (64, 64, 4, 2)}
 # of the small products with T, which may be larger than 1: no float16. In "ieee" a product of
 # 64 x 64 tiles is 2,000 multiply-adds a thread, and their registers spill

@@ -15,7 +15,9 @@ from qrlib.stages import s06_update
 from qrlib.stages.s06_update import inner_products, subtract, through_t
 
 # by the rows a tile has to have: warps, columns of a panel, rows and columns of an updated tile,
-# measured on one H200, 2026-11-29, Triton 3.6, with 40 matrices
+# measured on one H200, 2026-11-29, Triton 3.6, with 40 matrices. Chosen by hand; again: change
+# a row, and time it, that of 256 by --case 1, that of 512 by --case 2, in
+# python -m qrlib.bench --case 1 --stage qrlib.stages.s07_whole:whole=1 --compare none --replay
 TABLE = {
     32: (1, 16, 32, 16),
     64: (4, 16, 32, 32),

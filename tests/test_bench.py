@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import qrlib
-from qrlib.bench import Results, chart, load
+from qrlib.bench import Results, chart, load, sweep
 from qrlib.bench import judge as judging
 from qrlib.bench.__main__ import Progress, cases_of, main, parser
 from qrlib.bench.cases import Inputs, beside, small
@@ -883,7 +883,7 @@ class TestCommand:
             Case(2, 8, 1, "dense"),
             Case(2, 9, 1, "dense"),
         ]
-        assert [case.n for case in asked("--sweep")] == [32, 64, 128, 256, 512, 1024]
+        assert asked("--sweep") == list(sweep.CASES)
         assert asked("--small", "--sweep", "8") == [Case(4, 8, 1, "dense")]
         assert asked("--small") == asked(small_by_itself=True) == list(map(small, BENCHMARK_CASES))
         assert asked("--small", "--case", "6") == [Case(2, 134, 1, "dense")]

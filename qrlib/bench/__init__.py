@@ -6,6 +6,11 @@
     measure    the protocol: stages interleaved, all outputs held, medians
     results    rows with their provenance, as a table and as JSON; `load` needs no torch
     chart      rows as bars, in a terminal, as SVG or PNG
+    sweep      many sizes, and what must hold of the time against the size
+    profile    where the time of a GPU goes, kernel by kernel
+    roles      what each kernel is for, and what it has to do
+    starts     every kernel start looked at
+    ahead      kernels compiled by many processes before they are timed
 
 A time is only given for a result that passed. Otherwise the row says what failed.
 """

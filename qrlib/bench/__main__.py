@@ -7,6 +7,7 @@ passed, 1 when anything did not, 2 when the question could not be understood.
 import argparse
 import sys
 
+from qrlib.bench import profile, sweep
 from qrlib.bench.chart import bars, draw
 from qrlib.bench.results import check_origin, command_line, provenance
 from qrlib.matrices import BENCHMARK_CASES, FAMILIES, Case
@@ -20,7 +21,7 @@ def parser():
         "--stage",
         nargs="+",
         help="torch, auto, one of the stages, or a module as in qrlib.stages.s03_blocked:nb=16; "
-        "if left out all that run here, but not s01_mirror",
+        "if left out all that run here, but not s01_mirror; auto for a sweep",
     )
     add("--precision", nargs="+", default=["fp32"], choices=("fp32", "fast"))
     add("--case", nargs="+", type=int, help="numbers of cases of the task, 0 to 11")
@@ -28,9 +29,17 @@ def parser():
     add("--batch", type=int, help="matrices, in place of the case's")
     add("--family", choices=FAMILIES, help="in place of the case's")
     add("--cond", type=float, help="in place of the case's")
-    add("--sweep", nargs="*", type=int, metavar="N", help="64 dense matrices of each size")
+    add(
+        "--sweep",
+        nargs="*",
+        type=int,
+        metavar="N",
+        help="64 dense matrices of each size; of no size given: of many, and larger ones alone",
+    )
     add("--small", action="store_true", help="the cases cut down for a CPU and a minute")
     add("--replay", action="store_true", help="also replayed as a CUDA graph, in rows of its own")
+    add("--profile", action="store_true", help="kernel by kernel, where the time of a GPU goes")
+    add("--ahead", action="store_true", help="compile all kernels first, by many processes at once")
     add("--compare", default="torch", help="what speedups are over; none for nothing")
     add("--runs", type=int, default=10, help="of each stage on each case (default 10)")
     add("--seconds", type=float, default=5.0, help="after which three runs are enough (default 5)")
@@ -45,11 +54,11 @@ def parser():
 
 def cases_of(options, small_by_itself):
     """The cases that the options ask for. Raises ValueError for one that is not there."""
-    from qrlib.bench.cases import SWEEP, small
+    from qrlib.bench.cases import small
 
     own = {key: getattr(options, key) for key in Case._fields if getattr(options, key) is not None}
     if options.sweep is not None:
-        cases = [Case(64, n, 1, "dense") for n in options.sweep or SWEEP]
+        cases = [Case(sweep.BATCH, n, 1, "dense") for n in options.sweep] or list(sweep.CASES)
     elif options.case is None and options.n is not None:
         cases = [Case(16, options.n, 1, "dense")]
     else:
@@ -100,6 +109,10 @@ def main(arguments=None):
     device = torch.device(options.device or ("cuda" if gpu else "cpu"))
     if options.replay and device.type == "cpu":
         p.error("--replay needs a GPU: a CUDA graph is what is replayed")
+    for name in ("profile", "ahead"):
+        if getattr(options, name) and device.type == "cpu":
+            p.error(f"--{name} needs a GPU, whose kernels it looks at")
+    baseline = None if options.compare == "none" or options.profile else options.compare
     sized = options.n or options.case or options.sweep is not None or options.device == "cpu"
     small_by_itself = not gpu and not sized and not options.small
     command = command_line("qrlib.bench", arguments or sys.argv[1:])
@@ -108,7 +121,7 @@ def main(arguments=None):
             raise ValueError(f"--runs must be 1 or more; got {options.runs}")
         cases = cases_of(options, small_by_itself)
         stages, skipped = _stages(options, measure, device)
-        for name in [*stages, *([] if options.compare == "none" else [options.compare])]:
+        for name in [*stages, *([baseline] if baseline else [])]:
             measure.resolve(name)
         origin = provenance(device, command, options.commit)
         if options.json:
@@ -124,12 +137,19 @@ def main(arguments=None):
         print(f"left out, for it does not run here: {names}: {why}")
 
     progress = Progress(sys.stderr)
+    if options.ahead:
+        from qrlib.bench.ahead import compile_ahead
+
+        progress(0, "kernels are compiled")
+        told = {"precisions": options.precision, "replay": options.replay}
+        count = compile_ahead([name for name in stages if name != "torch"], cases, **told)
+        print(f"{count} kernels compiled ahead")
     results = measure.measure(
         stages,
         cases,
         precisions=options.precision,
         replay=options.replay,
-        baseline=None if options.compare == "none" else options.compare,
+        baseline=baseline,
         seed=options.seed,
         device=device,
         protocol=measure.Protocol(
@@ -137,12 +157,18 @@ def main(arguments=None):
         ),
         command=command,
         commit=options.commit,
+        examine=profile.examine if options.profile else None,
         told=lambda results: results.save(options.json) if options.json else None,
         progress=progress,
     )
     progress.clear()
     print(results)
-    print("\n".join(["", *bars(results)]))
+    told = bars(results)
+    if options.profile:
+        told = profile.report(results)
+    elif options.sweep == []:
+        told = sweep.report(results)
+    print("\n".join(["", *told]))
     if options.chart:
         draw(results, options.chart)
     if not results.passed:
@@ -153,8 +179,8 @@ def main(arguments=None):
 
 def _stages(options, measure, device):
     """(the stages to run, {one that is left out: why})."""
-    if options.stage:
-        return options.stage, {}
+    if options.stage or options.sweep is not None:
+        return options.stage or ["auto"], {}
     # stage 1 takes one matrix after the other, and would be waited for
     runs = {name: why for name, why in measure.runnable(device).items() if name != STAGES[0]}
     return [name for name, why in runs.items() if not why], {

@@ -6,7 +6,6 @@ import torch
 
 from qrlib.matrices import make
 
-SWEEP = (32, 64, 128, 256, 512, 1024)
 # numbers of variants; none is used twice in a process, by whatever stage and case
 _NUMBERS = itertools.count(1)
 

@@ -119,6 +119,7 @@ def measure(
     protocol=Protocol(),
     command="",
     commit=None,
+    examine=None,
     told=lambda results: None,
     progress=lambda share, now: None,
 ):
@@ -131,6 +132,8 @@ def measure(
         replay: also as a CUDA graph, in rows of its own.
         baseline: a stage that runs too, and that speedups are over; None for none.
         command, commit: for the provenance; the commit is looked up when None.
+        examine: called with each Contestant that passed, the Inputs and the Clock; what it returns
+            is the row's "profile".
         told: called with the Results so far, after each case.
         progress: called with the share that is done, and what is being done.
 
@@ -172,6 +175,11 @@ def measure(
         _compete(contestants, inputs, clock, protocol, say)
         say("judging")
         _judge(contestants, inputs, clock, protocol)
+        for each in contestants if examine else ():
+            if not each.faults:
+                say(f"{each.name} is examined")
+                with each.guarded():
+                    each.facts["profile"] = examine(each, inputs, clock)
         base = next((c for c in contestants if c.is_baseline), None)
         rows += [_row(each, base, inputs) for each in contestants]
         told(Results(origin, settings, rows, complete=at + 1 == len(cases)))
@@ -219,7 +227,7 @@ def _warm_up(contestant, inputs, clock):
     begin = perf_counter()
     if clock.cuda:
         torch.cuda.reset_peak_memory_stats()
-    contestant.call = _replayed(contestant.geqrf, X) if replay else contestant.geqrf
+    contestant.call = replayed(contestant.geqrf, X) if replay else contestant.geqrf
     pair(contestant.call(X), X)
     if clock.cuda:
         torch.cuda.synchronize()
@@ -242,7 +250,7 @@ def _warm_up(contestant, inputs, clock):
     ]
 
 
-def _replayed(geqrf, X):
+def replayed(geqrf, X):
     """A stage behind the door is replayed as its users do it; anything else is captured whole."""
     if isinstance(geqrf, partial) and geqrf.func is qrlib.geqrf:
         return partial(qrlib.plan(X.shape, device=X.device, **geqrf.keywords), copy=False)
@@ -347,4 +355,5 @@ def _row(each, base, inputs):
         "first_call_ms": each.facts.get("first_call_ms"),
         "extra_bytes": each.facts.get("extra_bytes"),
         "host_sync": each.facts.get("host_sync"),
+        **({"profile": each.facts["profile"]} if "profile" in each.facts else {}),
     }

@@ -1,0 +1,154 @@
+"""What each kernel is for, and what it has to do: the table that a profile is read by.
+
+A new kernel is a line in KERNELS. One that has none is named in a profile and stays without a role.
+"""
+
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from qrlib.model import Count, gemm, geqr2, larf, larfb, larfg, larft
+
+# "whole": panels and updates in one kernel; "fill": torch writes zeros, or copies
+ROLES = ("panel", "update", "whole", "scaling", "fill", "other")
+# products of pairs are three; as many flops of the second format
+PRODUCTS = {
+    "ieee": ("fp32", 1),
+    "tf32": ("tf32", 1),
+    "tf32x3": ("tf32", 3),
+    "fp16x3": ("fp16", 3),
+}
+
+
+class Kernel(NamedTuple):
+    """A line of the table.
+
+    role: one of ROLES.
+    reads, writes: the tensors that go into a launch and come out of it, by their parameters without
+        _ptr, the first of them with the batch in front; each counts once, with the elements of the
+        view that it is given.
+    flops: the launch's arguments -> {format: Count}, for one matrix of its batch.
+    more: the launch's arguments -> elements besides, of a tensor of which it needs a part.
+    """
+
+    role: str
+    reads: str = ""
+    writes: str = ""
+    flops: Callable = lambda a: {}
+    more: Callable = lambda a: 0
+
+
+def _product(count, precision):
+    kind, times = PRODUCTS[precision]
+    return {kind: times * count}
+
+
+def _panel(a):
+    _, m, b = a.H.shape
+    return {"fp32": geqr2(m, b) + larft(m, b)}
+
+
+def _column(a):
+    """Mirror j, and column j of T: all launches of a panel together are _panel."""
+    _, m, b = a.H.shape
+    if a.LAST:
+        return {}
+    joined = larft(m, a.j + 1).flops - larft(m, a.j).flops if a.j else 0
+    return {"fp32": larfg(m - a.j) + larf(m - a.j, b - a.j - 1) + Count(add=joined)}
+
+
+def _update(a):
+    (_, m, n), b = a.C.shape, a.V.shape[-1]
+    count = larfb(m, n, min(b, a.NB), dense=True)
+    if b > a.NB:
+        r = b - a.NB
+        count += larfb(m, n, r, dense=True) + gemm(r, n, a.NB) + Count(add=r * n)
+    return _product(count, a.PRECISION)
+
+
+def _share(a):
+    (_, m, n), b = a.C.shape, a.V.shape[-1]
+    return _product(gemm(b, n, m), a.PRECISION)
+
+
+def _subtract(a):
+    (kind, all_of_it), (share,) = *_update(a).items(), _share(a).values()
+    return {kind: all_of_it + -1 * share}
+
+
+def _gram(a):
+    _, m, b = a.V.shape
+    return _product(gemm(b, b, m) + (gemm(b, a.NB, m) if a.TWO else Count()), a.PRECISION)
+
+
+def _join(a):
+    halves = (h for h in (a.N0, 2 * a.N0) if h < a.NB)
+    # of the products with T; see s06_update.SMALL
+    return _product(sum((a.NB // h * gemm(h, h, h) for h in halves), Count()), "tf32x3")
+
+
+def _whole(a):
+    _, m, n = a.A.shape
+    k = min(m, n)
+    blocks = [(m - j, min(a.BN, k - j), n - min(j + a.BN, k)) for j in range(0, k, a.BN)]
+    panels = sum((geqr2(rows, b) + larft(rows, b) for rows, b, _ in blocks), Count())
+    updates = sum((larfb(rows, right, b, dense=True) for rows, b, right in blocks), Count())
+    (kind, products), *_ = _product(updates, a.PRECISION).items()
+    return {"fp32": panels + products} if kind == "fp32" else {"fp32": panels, kind: products}
+
+
+def _corners(a):
+    """In and out: the upper triangles of the blocks on the diagonal."""
+    blocks = [min(a.NB, a.k - j) for j in range(0, a.k, a.NB)]
+    return sum(b * (b + 1) for b in blocks)
+
+
+KERNELS = {
+    "scale_kernel": Kernel("scaling", "A", "H e"),
+    "unscale_kernel": Kernel("scaling", "e", more=_corners),
+    "panel_kernel": Kernel("panel", "H", "H tau V T", _panel),
+    "tops_kernel": Kernel("panel", "H", "tops"),
+    "column_kernel": Kernel("panel", "H", "H", _column),
+    "together_kernel": Kernel("panel", "H", "H tau V T", _panel),
+    "gram_kernel": Kernel("panel", "V", "F W", _gram),
+    "join_kernel": Kernel("panel", "T W", "T G", _join),
+    "update_kernel": Kernel("update", "V T G C e", "C", _update),
+    "share_kernel": Kernel("update", "V C", "W", _share),
+    "subtract_kernel": Kernel("update", "V T G W C e", "C", _subtract),
+    "whole_kernel": Kernel("whole", "A", "H tau", _whole),
+    "tiny_kernel": Kernel("whole", "A", "H tau", lambda a: {"fp32": geqr2(*a.A.shape[1:])}),
+}
+# the stages' own are above; these are patterns in the names of torch's
+TORCH = ((r"FillFunctor|Memset|Memcpy|copy_kernel", "fill"),)
+
+
+def role(name):
+    """The role of a kernel by its name; "other" for one that has none."""
+    if name in KERNELS:
+        return KERNELS[name].role
+    return next((found for pattern, found in TORCH if re.search(pattern, name)), "other")
+
+
+def cost(name, given):
+    """(bytes, {format: flops}) that a launch has to move and to do, or (None, None).
+
+    A tensor that a kernel reads is read once and one that it writes is written once, though the
+    kernel may do so more often: beyond that a cache can help.
+
+    Args:
+        given: {parameter: value} of the launch, tensors and constants.
+    """
+    if name not in KERNELS:
+        return None, None
+    kernel = KERNELS[name]
+    a = SimpleNamespace(**{key.removesuffix("_ptr"): value for key, value in given.items()})
+    moved = 0
+    for names in (kernel.reads, kernel.writes):
+        # one that is given in place of another which the kernel does not look at counts once
+        views = {id(X): X for X in (getattr(a, each) for each in names.split()) if X is not None}
+        moved += sum(X.numel() * X.element_size() for X in views.values())
+    first = getattr(a, (kernel.reads or kernel.writes).split()[0])
+    batch = first.shape[0]
+    moved += batch * first.element_size() * kernel.more(a)
+    return moved, {kind: batch * count.flops for kind, count in kernel.flops(a).items()}

@@ -620,7 +620,8 @@ def roofline(
         device: a name in DEVICES, or a Device.
         precision: the format of the products, one of FORMATS.
         measured: take ceilings measured on such a device in place of its vendor's.
-        graph: kernels are replayed from a CUDA graph, not started one by one.
+        graph: kernels are replayed from a CUDA graph, not started one by one. Each has to wait
+            for the one before, and that is in what was measured for one.
         launch, column: seconds that a kernel start and a dependent column take; None for what was
             measured on this device. Where nothing was, the term has no value, and says so.
 

@@ -217,3 +217,12 @@ def test_what_the_page_says_of_the_clock():
         parts = figures.each_launch(stage, "replay") * plan.launches, plan.bytes / bandwidth
         assert sum(parts) == pytest.approx(figures.measured(stage, "replay"))
     assert figures.where().startswith("measured on")
+
+
+def test_a_node_has_the_price_that_stage_3_paid_and_stage_4_is_predicted_by_it():
+    node = model.DEVICES["H200"].measured["graph node"].value
+    assert node == pytest.approx(figures.each_launch("s03_blocked", "replay"), abs=0.05e-6)
+    said = figures.predicted("s04_recursive", 640, 512, graph=True)
+    assert said == pytest.approx(figures.measured("s04_recursive", "replay"), rel=0.02)
+    # the batch of the task is below the crossing, replayed too
+    assert figures.crossover(512, graph=True) > 640

@@ -569,7 +569,7 @@ def scale_plot():
 def timeline(us, graph, kernels=8):
     """[(host start, host end)], [(kernel start, kernel end)] in us, for kernels of so many us.
 
-    Between two kernels the GPU needs as long as between two nodes of a graph, in both ways.
+    Replayed or not, from one start to the next it takes at least as long as a node of a graph.
     """
     launch = H200.measured["launch"].value * 1e6
     node = H200.measured["graph node"].value * 1e6
@@ -583,7 +583,7 @@ def timeline(us, graph, kernels=8):
     for told in ready:
         start = max(told, free)
         device.append((start, start + us))
-        free = start + us + node
+        free = start + max(us, node)
     return host, device
 
 

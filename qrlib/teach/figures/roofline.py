@@ -356,24 +356,29 @@ def terms_stepper(device="H200"):
     )
 
 
-def batch(data):
+# three of the heights that were measured
+PANELS = ("512 x 16", "256 x 16", "64 x 16")
+
+
+def batch(data, shapes=PANELS):
     """The time of one launch against the size of the batch, as measured.
 
     Args:
-        data: {"gpu", "date", "batch": sizes, "us": {shape: times}}.
+        data: {"gpu", "date", "batch": sizes, "us": {shape: times}}. shapes: those that are shown.
     """
+    shown = {shape: data["us"][shape] for shape in shapes}
     sms = DEVICES[data["gpu"]].sms
     alt = f"Time of one launch on {named(data['gpu'])} against the matrices in it. " + " ".join(
         f"A panel of {shape} each: "
         + ", ".join(f"{t:g} \u00b5s for {B}" for B, t in zip(data["batch"], times))
         + "."
-        for shape, times in data["us"].items()
+        for shape, times in shown.items()
     )
     with matplotlib_style() as color:
         from matplotlib import pyplot
 
         figure, axes = pyplot.subplots(figsize=(4.6, 3.2))
-        for shape, times in data["us"].items():
+        for shape, times in shown.items():
             label = shape.replace("x", "\u00d7")
             axes.plot(data["batch"], times, marker="o", label=f"each {label}")
         for waves in range(1, 1 + max(data["batch"]) // sms):

@@ -20,6 +20,7 @@ import pytest
 import torch
 import triton.language as tl
 import wrong_compilelab
+import wrong_measure
 import wrong_precision
 import wrong_reconstruction
 import wrong_s05
@@ -842,6 +843,7 @@ WRONG = {
     **wrong_s07.WRONG,
     **wrong_reconstruction.WRONG,
     **wrong_precision.WRONG,
+    **wrong_measure.WRONG,
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]
 

@@ -7,7 +7,7 @@ import pathlib
 import re
 
 from qrlib.stages import STAGES
-from qrlib.teach.exercises.core import CHAPTERS
+from qrlib.teach.exercises.core import NUMBERS
 from qrlib.teach.figures import front, ladder
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -18,10 +18,9 @@ BEGIN, END = "<!-- stages: written by python -m qrlib.teach.readme -->", "<!-- e
 def table():
     """The ladder as a markdown table."""
     rows = ["| stage | chapter | what is new | method |", "| --- | --- | --- | --- |"]
-    number = {name: number for number, name in CHAPTERS.items()}
     for name in STAGES:
         new, method = ladder.idea(name)
-        chapter = f"[{number[name]}](book/{name}.md), [lab](notebooks/{name}.ipynb)"
+        chapter = f"[{NUMBERS[name]}](book/{name}.md), [lab](notebooks/{name}.ipynb)"
         rows.append(f"| [`{name}`](qrlib/stages/{name}.py) | {chapter} | {new} | {method} |")
     return "\n".join(rows)
 

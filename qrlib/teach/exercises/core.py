@@ -20,7 +20,7 @@ import numpy as np
 from qrlib.teach.exercises.compare import kind, takes
 from qrlib.teach.exercises.guard import NotYet, Wrong, guard, unfinished
 
-# the first number of an exercise is that of its chapter
+# in the order of the book; the first number of an exercise is that of its chapter
 CHAPTERS = {
     "1": "s01_mirror",
     "2": "s02_unblocked",
@@ -34,13 +34,18 @@ CHAPTERS = {
     "10": "s07_whole",
     "11": "reconstruction",
     "12": "precision",
+    "13": "measure",
 }
+# the same the other way round: an exercise called by the name of its chapter, as "measure.2", keeps
+# that name when chapters are put before it, and its number follows
+NUMBERS = {name: number for number, name in CHAPTERS.items()}
 
 
 class Exercise(NamedTuple):
     """One exercise.
 
-    id: chapter.number. kind: predict, implement, break it or measure. title, task: plain text.
+    id: chapter.number, or name.number. kind: predict, implement, break it or measure. title, task:
+        plain text.
     solution: the reference. One without arguments stands for the value that it returns, and the
         answer may be such a value or such a function; otherwise the answer is a function.
     steps: pairs (what is checked, function of the answer), the first failure stops.
@@ -144,11 +149,12 @@ def exercises(chapter):
 
 
 def find(id):
-    """The exercise called `id`, such as "1.2"."""
-    chapter = str(id).partition(".")[0]
+    """The exercise called `id`, by the number of its chapter or its name: "2.3", "measure.2"."""
+    chapter, _, k = str(id).partition(".")
+    chapter = NUMBERS.get(chapter, chapter)
     if chapter in CHAPTERS:
         for exercise in exercises(chapter):
-            if exercise.id == str(id):
+            if exercise.id.partition(".")[2] == k:
                 return exercise
     known = [each.id for chapter in CHAPTERS for each in _available(chapter)]
     raise ValueError(f"no exercise {id!r}; there are {', '.join(known)}")
@@ -219,7 +225,7 @@ def check(id, answer=_NONE, *, limit=10.0):
     """Check an answer: ex.check("1.2", larfg), or @ex.check("1.2") over a function.
 
     Args:
-        id: "chapter.number". answer: a function; for an exercise that asks for numbers or inputs,
+        id: as `find` takes it. answer: a function; for an exercise that asks for numbers or inputs,
             those, or a function that returns them.
         limit: seconds that one call of the answer may take.
 
@@ -298,7 +304,8 @@ def _receive(exercise, answer, call):
 
 
 def _title(exercise):
-    return f"Exercise {exercise.id}, {exercise.title}"
+    chapter, _, k = exercise.id.partition(".")
+    return f"Exercise {NUMBERS.get(chapter, chapter)}.{k}, {exercise.title}"
 
 
 def _paragraphs(text):

@@ -1,5 +1,6 @@
 """A profile adds up, names every kernel, and counts what each has to do; events are made up."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -13,14 +14,11 @@ from qrlib import model
 from qrlib.bench import load, profile
 from qrlib.bench.__main__ import main
 from qrlib.bench.ahead import compile_ahead, compile_share
-from qrlib.bench.cases import Inputs
-from qrlib.bench.clock import Clock, Time
-from qrlib.bench.measure import Contestant, Protocol, measure
+from qrlib.bench.measure import Protocol, measure
 from qrlib.bench.profile import APART, MARK, Event, calls, ceilings, report, shares, summary
-from qrlib.bench.results import Results
+from qrlib.bench.results import Results, words
 from qrlib.bench.roles import KERNELS, ROLES, role
 from qrlib.bench.starts import Start, noted, starts
-from qrlib.compact import QR
 from qrlib.devices import DEVICES
 from qrlib.jit import quick_reductions
 from qrlib.launches import launches
@@ -162,8 +160,9 @@ class TestShares:
         assert shares([Event(0, 2, "a", 1, 0), Event(0, 2, "a", 1, 0)]) == [1, 1]
 
 
-def marked(begin, end):
-    return {"ph": "X", "cat": "user_annotation", "name": MARK, "ts": begin, "dur": end - begin}
+def marked(begin, end, k=0):
+    name, us = f"{MARK}{k}", end - begin
+    return {"ph": "X", "cat": "user_annotation", "name": name, "ts": begin, "dur": us}
 
 
 def ran(name, start, us, *, threads=128, shared=0, cat="kernel"):
@@ -177,12 +176,12 @@ SWEEP = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctorOnSelf_add
 FAR = 3e6 * APART
 
 
-def a_trace(times=2):
-    """Marked calls: two sweeps, a copy, panel, update, panel, update, each of 10 us and 1 apart."""
+def a_trace(times=2, rows=1):
+    """Marked calls of some rows: two sweeps, a copy, and CALL, each of 10 us and 1 apart."""
     events = [{"ph": "M", "name": "process_name"}, {"ph": "s", "name": "ac2g", "ts": 5}]
-    for k in range(times):
-        t = (k + 1) * FAR
-        events += [ran("variant", t - FAR / 2, 50), marked(t, t + 200)]
+    for at in range(rows * times):
+        t, k = (at + 1) * FAR, at % times
+        events += [ran("variant", t - FAR / 2, 50), marked(t, t + 200, at // times)]
         # the GPU's own mark of the same name is none
         events += [{**marked(t + 40, t + 90), "cat": "gpu_user_annotation"}]
         events += [ran(SWEEP, t + 10 + 30 * j, 25) for j in (0, 1)]
@@ -207,45 +206,48 @@ STARTED = [
 ]
 
 
+def names(trace):
+    return {k: [[event.name for event in each] for each in of] for k, of in calls(trace).items()}
+
+
 class TestCalls:
     def test_each_has_its_kernels_in_order_and_no_sweep(self):
-        found = calls(a_trace())
-        assert [[event.name for event in each] for each in found] == 2 * [CALL]
-        first = found[0][1]
-        assert first == Event(FAR + 100, FAR + 110, "panel_kernel", 128, 0)
-        assert found[0][0].threads is None
+        assert names(a_trace(2, rows=3)) == {k: [CALL, CALL] for k in range(3)}
+        copy, panel, *_ = calls(a_trace())[0][0]
+        assert panel == Event(FAR + 100, FAR + 110, "panel_kernel", 128, 0)
+        assert copy.threads is None
 
     def test_clocks_of_host_and_gpu_may_differ_a_little(self):
         trace = a_trace()
         for event in trace["traceEvents"]:
             if event.get("cat") in ("kernel", "gpu_memcpy"):
                 event["ts"] -= 0.2e6 * APART
-        assert [[event.name for event in each] for each in calls(trace)] == 2 * [CALL]
+        assert names(trace) == {0: [CALL, CALL]}
 
     @pytest.mark.parametrize("left_out", ("kernel", "user_annotation"))
     def test_nothing_seen_is_an_error(self, left_out):
         events = [e for e in a_trace()["traceEvents"] if e.get("cat") not in (left_out,)]
         events = [e for e in events if e.get("cat") != "gpu_memcpy"]
         with pytest.raises(RuntimeError, match="must see the kernels"):
-            calls({"traceEvents": events})
+            summary(calls({"traceEvents": events})[0], STARTED, 60.0, CEILINGS)
 
     def test_marks_are_as_torch_writes_them(self, tmp_path):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as watched:
-            with torch.profiler.record_function(MARK):
+            with torch.profiler.record_function(f"{MARK}7"):
                 torch.zeros(3).add_(1)
         watched.export_chrome_trace(str(tmp_path / "trace.json"))
         written = json.loads((tmp_path / "trace.json").read_text())
-        (mark,) = (e for e in written["traceEvents"] if e.get("name") == MARK)
+        (mark,) = (e for e in written["traceEvents"] if e.get("name") == f"{MARK}7")
         written["traceEvents"] += [
             ran(SWEEP, mark["ts"], 1),
             ran("a", mark["ts"] + mark["dur"] / 2, 1),
         ]
-        assert [[event.name for event in each] for each in calls(written)] == [["a"]]
+        assert names(written) == {7: [["a"]]}
 
 
 class TestSummary:
     def profile(self, started=STARTED, ceilings=CEILINGS, wall=60.0, times=3):
-        return summary(calls(a_trace(times)), started, wall, ceilings)
+        return summary(calls(a_trace(times))[0], started, wall, ceilings)
 
     def test_it_adds_up(self):
         found = self.profile()
@@ -298,7 +300,7 @@ class TestSummary:
         for event in trace["traceEvents"]:
             if event["name"] == "update_kernel":
                 event["name"] = "nobody_knows_it"
-        found = summary(calls(trace), STARTED, 60.0, CEILINGS)
+        found = summary(calls(trace)[0], STARTED, 60.0, CEILINGS)
         (other,) = (each for each in found["roles"] if each["role"] == "other")
         assert other["count"] == 2 and other["bytes"] is None
         assert found["notes"] == ["update_kernel: 0 ran, and 2 were started from Python"]
@@ -306,9 +308,19 @@ class TestSummary:
         assert "nobody_knows_it (other)" in "\n".join(report(a_row(found))), row
 
     def test_calls_that_differ_are_told(self):
-        several = calls(a_trace(2))
+        several = calls(a_trace(2))[0]
         found = summary([several[0], several[1][:-1]], STARTED, 60.0, CEILINGS)
         assert "not all calls had the same kernels" in found["notes"]
+        # one of which nothing was seen does not count
+        found = summary([several[0], [], several[1]], STARTED, 60.0, CEILINGS)
+        assert found["notes"] == [] and len(found["calls_us"]) == 2
+
+    def test_constants_can_be_written_down(self):
+        strange = start_of("panel_kernel", PRECISION="ieee", dtype=torch.float16, two=True, e=None)
+        found = summary(calls(a_trace(1))[0], [strange], 60.0, CEILINGS)
+        (kept,) = (each["constants"] for each in found["kernels"] if each["constants"])
+        want = {"PRECISION": "ieee", "dtype": "torch.float16", "two": True, "e": None}
+        assert kept == want == json.loads(json.dumps(kept))
 
     def test_ceilings(self):
         h200 = ceilings("NVIDIA H200")
@@ -332,37 +344,17 @@ def a_row(found):
     return Results({}, {}, [row])
 
 
-QUICK = Protocol(runs=2, sweep=0, probes=False)
+class TestProfiled:
+    CASES = (Case(2, 9, 1, "dense"), Case(2, 8, 1, "dense"))
 
-
-class TestInTheBenchmark:
-    def test_only_what_passed_is_examined_and_the_row_keeps_it(self, tmp_path):
-        seen = []
-
-        def examine(contestant, inputs, clock):
-            seen.append(contestant.name)
-            return {"kernels": len(contestant.times)}
-
-        def wrong(A):
-            return QR(A.clone(), A.new_zeros(A.shape[:2]))
-
-        options = {"protocol": QUICK, "baseline": None, "commit": "abc", "command": "x"}
-        case = Case(3, 16, 1, "dense")
-        found = measure([wrong, "s02_unblocked"], [case], examine=examine, **options)
-        assert seen == ["s02_unblocked"]
-        assert "profile" not in found.rows[0] and found.rows[1]["profile"] == {"kernels": 2}
-        found.save(tmp_path / "a.json")
-        assert load(tmp_path / "a.json").rows[1]["profile"] == {"kernels": 2}
-        assert "profile" not in measure(["s02_unblocked"], [case], **options).rows[0]
-
-    @interpreted
-    def test_examine_marks_calls_and_counts_starts(self, monkeypatch):
-        """With a profiler that has seen what is made up here."""
-        sessions = []
+    @pytest.fixture
+    def watched(self, monkeypatch):
+        """A profiler that has seen what is made up here, and keeps what was marked."""
+        marks = []
 
         class Profiler:
             def __init__(self, activities):
-                sessions.append(self)
+                marks.append("session")
 
             def __enter__(self):
                 return self
@@ -372,26 +364,44 @@ class TestInTheBenchmark:
 
             def export_chrome_trace(self, path):
                 with open(path, "w", encoding="utf-8") as file:
-                    json.dump(a_trace(2), file)
+                    json.dump(a_trace(profile.REPEATS, rows=3), file)
+
+        class Mark(contextlib.nullcontext):
+            def __init__(self, name):
+                super().__init__()
+                marks.append(name)
 
         monkeypatch.setattr(torch.profiler, "profile", Profiler)
+        monkeypatch.setattr(torch.profiler, "record_function", Mark)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-        called = []
-        stage_6 = stage("s06_update").geqrf
-        contestant = Contestant(
-            "s06", "fp32", "eager", lambda A: called.append(A) or stage_6(A), False
-        )
-        contestant.times = [Time(us, 0.0, us) for us in (50.0, 70.0, 60.0)]
-        inputs = Inputs(Case(2, 20, 1, "dense"))
+        monkeypatch.setattr(profile, "REPEATS", 2)
         with quick_reductions():
-            found = profile.examine(contestant, inputs, Clock(torch.device("cpu"), 8), repeats=2)
-        assert len(sessions) == 2 and len(called) == 3
-        assert len({A.data_ptr() for A in called}) == 3
-        assert found["launch_us"] == pytest.approx(60 - found["busy_us"])
-        # stage 6 has two narrow panels of 20 columns, and so has what is made up, but no scaling
-        assert "scale_kernel: 0 ran, and 1 were started from Python" in found["notes"]
-        assert not any(note.startswith("panel_kernel") for note in found["notes"])
+            yield marks
+
+    @interpreted
+    def test_rows_that_passed_are_watched_in_one_session(self, watched, tmp_path):
+        rows = [
+            {**case._asdict(), "stage": "auto", "precision": precision, "mode": "eager"}
+            for case in self.CASES
+            for precision in ("fp32", "fast")
+        ]
+        passed = {"ok": True, "median_us": 60.0, "faults": [], "certificate": {"factor": 0.1}}
+        failed = {"ok": False, "median_us": None, "faults": ["factor 99"], "certificate": None}
+        rows = [row | (failed if k == 2 else passed) for k, row in enumerate(rows)]
+        # the profiler here has not seen row 3
+        rows[3] |= failed
+        results = Results({"gpu": "NVIDIA H200"}, {"sweep": 8}, rows)
+        found = profile.profiled(
+            results, ["s07_whole"], self.CASES, precisions=("fp32", "fast"), device="cpu"
+        )
+        assert watched == ["session", *(f"{MARK}{k}" for k in (0, 0, 1, 1))]
+        assert ["profile" in row for row in found.rows] == [True, True, False, False]
+        assert "profile" not in results.rows[0] and found.provenance == results.provenance
+        first = found.rows[0]["profile"]
+        assert first["launch_us"] == pytest.approx(60 - first["busy_us"])
+        assert first["ceilings"] == ceilings("NVIDIA H200")
+        # of what stage 7 starts nothing is in what is made up
+        assert first["notes"] == ["tiny_kernel: 0 ran, and 1 were started from Python"]
 
     @pytest.mark.parametrize("flag", ("--profile", "--ahead"))
     def test_it_needs_a_gpu(self, flag, capsys):
@@ -444,21 +454,24 @@ class TestAhead:
 
 @pytest.mark.gpu
 class TestGPU:
-    @pytest.mark.parametrize("case", [Case(20, 32, 1, "dense"), Case(40, 300, 1, "dense")])
-    def test_a_profile_adds_up(self, case, tmp_path):
-        options = {"protocol": Protocol(runs=5, probes=False), "baseline": None, "device": "cuda"}
-        options |= {"command": "python -m qrlib.bench --profile", "commit": "abc", "replay": True}
-        results = measure(["auto", "s06_update"], [case], examine=profile.examine, **options)
+    CASES = (Case(20, 32, 1, "dense"), Case(40, 300, 1, "dense"), Case(300, 120, 1, "dense"))
+
+    def test_a_profile_adds_up(self, tmp_path):
+        options = {"protocol": Protocol(runs=5, probes=False), "baseline": None}
+        options |= {"command": "python -m qrlib.bench --profile", "commit": "abc"}
+        asked, stages = {"device": "cuda", "replay": True}, ["auto", "s06_update"]
+        results = measure(stages, self.CASES, **asked, **options)
         assert results.passed, [row["faults"] for row in results.rows]
+        results = profile.profiled(results, stages, self.CASES, **asked)
         for row in results.rows:
             found = row["profile"]
             total = sum(each["share"] for each in found["roles"]) + found["launch_share"]
             assert total == pytest.approx(1)
             assert sum(each["us"] for each in found["roles"]) == pytest.approx(found["busy_us"])
             # the profiler itself makes short kernels a little longer
-            assert 0 < found["busy_us"] <= 1.05 * row["median_us"] + 2, row["stage"]
+            assert 0 < found["busy_us"] <= 1.05 * row["median_us"] + 2, words(row)
             assert {each["role"] for each in found["roles"]} <= set(ROLES) - {"other"}
-            assert found["notes"] == []
+            assert found["notes"] == [], words(row)
             for each in found["kernels"]:
                 assert each["constants"] or each["name"] not in KERNELS, each
         results.save(tmp_path / "a.json")

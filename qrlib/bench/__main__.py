@@ -141,8 +141,8 @@ def main(arguments=None):
         from qrlib.bench.ahead import compile_ahead
 
         progress(0, "kernels are compiled")
-        told = {"precisions": options.precision, "replay": options.replay}
-        count = compile_ahead([name for name in stages if name != "torch"], cases, **told)
+        asked = {"precisions": options.precision, "replay": options.replay}
+        count = compile_ahead([name for name in stages if name != "torch"], cases, **asked)
         print(f"{count} kernels compiled ahead")
     results = measure.measure(
         stages,
@@ -157,10 +157,15 @@ def main(arguments=None):
         ),
         command=command,
         commit=options.commit,
-        examine=profile.examine if options.profile else None,
         told=lambda results: results.save(options.json) if options.json else None,
         progress=progress,
     )
+    if options.profile:
+        progress(1, "kernels are watched")
+        asked = {"precisions": options.precision, "replay": options.replay, "seed": options.seed}
+        results = profile.profiled(results, stages, cases, **asked)
+        if options.json:
+            results.save(options.json)
     progress.clear()
     print(results)
     told = bars(results)

@@ -55,9 +55,9 @@ def compile_share(turn, turns, stages, cases, precisions, replay, device):
             mine += 1
             run(*args, **kwargs | {"warmup": True})
 
-    # a graph without kernels is what is wanted
-    warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
-    with starts(each):
+    with starts(each), warnings.catch_warnings():
+        # a graph without kernels is what is wanted
+        warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
         for case, stage, precision in product(cases, stages, precisions):
             _, geqrf = resolve(stage, precision)
             # what fails here fails again when it is measured, and is told there

@@ -119,7 +119,6 @@ def measure(
     protocol=Protocol(),
     command="",
     commit=None,
-    examine=None,
     told=lambda results: None,
     progress=lambda share, now: None,
 ):
@@ -132,8 +131,6 @@ def measure(
         replay: also as a CUDA graph, in rows of its own.
         baseline: a stage that runs too, and that speedups are over; None for none.
         command, commit: for the provenance; the commit is looked up when None.
-        examine: called with each Contestant that passed, the Inputs and the Clock; what it returns
-            is the row's "profile".
         told: called with the Results so far, after each case.
         progress: called with the share that is done, and what is being done.
 
@@ -175,11 +172,6 @@ def measure(
         _compete(contestants, inputs, clock, protocol, say)
         say("judging")
         _judge(contestants, inputs, clock, protocol)
-        for each in contestants if examine else ():
-            if not each.faults:
-                say(f"{each.name} is examined")
-                with each.guarded():
-                    each.facts["profile"] = examine(each, inputs, clock)
         base = next((c for c in contestants if c.is_baseline), None)
         rows += [_row(each, base, inputs) for each in contestants]
         told(Results(origin, settings, rows, complete=at + 1 == len(cases)))
@@ -355,5 +347,4 @@ def _row(each, base, inputs):
         "first_call_ms": each.facts.get("first_call_ms"),
         "extra_bytes": each.facts.get("extra_bytes"),
         "host_sync": each.facts.get("host_sync"),
-        **({"profile": each.facts["profile"]} if "profile" in each.facts else {}),
     }

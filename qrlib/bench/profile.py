@@ -1,18 +1,21 @@
 """Where the time goes: the kernels of a call as the GPU's own profiler saw them, role by role.
 
-`examine` runs where `measure` has found no fault, so that a profile is of a result that passed. The
-time of the whole is that of the row, taken without the profiler, which slows down what it watches;
-what it leaves beside the kernels is the time of launches: gaps in a graph, and in an eager call
-the host as well. Where kernels of several branches run at once, a moment counts for each by its
-share, so that roles add up.
+`profiled` takes what `measure` has found, so that a profile is of a result that passed. The time of
+the whole is that of the row, measured before the profiler was there, for it slows down what it
+watches; what it leaves beside the kernels is the time of launches: gaps in a graph, and in an eager
+call the host as well. Where kernels of several branches run at once, a moment counts for each by
+its share, so that roles add up.
 """
 
 import json
+import os
 import time
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from itertools import dropwhile
+from dataclasses import replace
+from itertools import dropwhile, product
 from pathlib import Path
-from statistics import median, median_low
+from statistics import median_low
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -21,7 +24,8 @@ from qrlib.bench.roles import ROLES, role
 from qrlib.devices import DEVICES, FORMATS
 
 REPEATS = 5
-MARK = "qrlib.bench.profile"
+# with the number of a row behind it
+MARK = "qrlib.bench.profile "
 # seconds between a marked call and what is beside it: the clocks of host and GPU differ by less
 APART = 2e-3
 
@@ -36,67 +40,92 @@ class Event(NamedTuple):
     shared: int | None
 
 
-def examine(contestant, inputs, clock, repeats=REPEATS):
-    """What a row of the benchmark has as "profile"; see `summary`. For measure(examine=...)."""
+def profiled(results, stages, cases, *, precisions=("fp32",), replay=False, seed=0, device="cuda"):
+    """Results in which every row that passed has a "profile", as in `summary`.
+
+    Args:
+        results: what measure has returned for the other arguments, without a baseline.
+    """
     import torch
-    from torch.profiler import ProfilerActivity, record_function
-    from torch.profiler import profile as profiler
+    from torch.profiler import ProfilerActivity, profile
 
-    from qrlib.bench.measure import replayed
-    from qrlib.bench.starts import noted, starts
+    from qrlib.bench.cases import Inputs
+    from qrlib.bench.clock import Clock
 
-    replay, activities = contestant.mode == "replay", [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    # the first time sets the profiler up; a graph is captured when that has been done
-    with profiler(activities=activities):
-        _, A = inputs.fresh()
-    found = []
-    with starts(noted(found)):
-        call = replayed(contestant.geqrf, A) if replay else contestant.geqrf
-        started = [start for start in found if start.captured]
-        found.clear()
-        call(A)
-    with profiler(activities=activities) as watched:
-        for _ in range(repeats):
-            _, A = inputs.fresh()
-            torch.cuda.synchronize()
-            time.sleep(APART)
-            with record_function(MARK):
-                clock(call, A, queued=replay)
-            time.sleep(APART)
+    device, modes = torch.device(device), ("eager", "replay") if replay else ("eager",)
+    clock, started = Clock(device, results.protocol["sweep"]), {}
+    # one session for all: graphs do not survive the profiler's end in some versions, and each
+    # session loses more of its first kernels than the one before
+    os.environ.setdefault("TEARDOWN_CUPTI", "0")
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as watched:
+        k = 0
+        for case in cases:
+            inputs = Inputs(case, seed, device)
+            for stage, precision, mode in product(stages, precisions, modes):
+                if results.rows[k]["ok"]:
+                    started[k] = _marked(k, stage, precision, mode, inputs, clock)
+                k += 1
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         watched.export_chrome_trace(str(path))
-        trace = json.loads(path.read_text(encoding="utf-8"))
-    wall = median(each.us for each in contestant.times)
-    gpu = torch.cuda.get_device_name(A.device)
-    return summary(calls(trace), [*started, *found], wall, ceilings(gpu))
+        seen = calls(json.loads(path.read_text(encoding="utf-8")))
+    most = ceilings(results.provenance["gpu"])
+    rows = [
+        row | {"profile": summary(seen.get(k, []), started[k], row["median_us"], most)}
+        if k in started
+        else row
+        for k, row in enumerate(results.rows)
+    ]
+    return replace(results, rows=rows)
+
+
+def _marked(k, stage, precision, mode, inputs, clock):
+    """Call a stage, marked as row k, while the profiler watches; gives [Start] of one call."""
+    import torch
+
+    from qrlib.bench.measure import replayed, resolve
+    from qrlib.bench.starts import noted, starts
+
+    _, geqrf = resolve(stage, precision)
+    _, A = inputs.fresh()
+    found, started = [], []
+    with starts(noted(found)):
+        if mode == "replay":
+            geqrf = replayed(geqrf, A)
+            started = [start for start in found if start.captured]
+            found.clear()
+        geqrf(A)
+    for _ in range(REPEATS):
+        _, A = inputs.fresh()
+        torch.cuda.synchronize()
+        time.sleep(APART)
+        with torch.profiler.record_function(f"{MARK}{k}"):
+            clock(geqrf, A, queued=mode == "replay")
+        time.sleep(APART)
+    return [*started, *found]
 
 
 def calls(trace):
-    """[[Event]] of each marked call, in order, without the sweeps of the cache that it begins with.
+    """{k: [[Event]]} of calls marked k, in order, without the sweeps of the cache they begin with.
 
     Args:
         trace: as torch.profiler exports it.
     """
     events = [each for each in trace["traceEvents"] if each.get("ph") == "X"]
     marks = sorted(
-        (each["ts"], each["ts"] + each["dur"])
+        (each["ts"], each["ts"] + each["dur"], int(each["name"].removeprefix(MARK)))
         for each in events
-        if each["name"] == MARK and each.get("cat") == "user_annotation"
+        if each["name"].startswith(MARK) and each.get("cat") == "user_annotation"
     )
     ran = sorted(
         Event(each["ts"], each["ts"] + each["dur"], each["name"], *_shape(each.get("args", {})))
         for each in events
         if each.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
     )
-    margin, found = 0.5e6 * APART, []
-    for begin, end in marks:
-        found.append(_swept([e for e in ran if begin - margin < e.start < end + margin]))
-    if not found or not all(found):
-        raise RuntimeError(
-            "the profiler must see the kernels of every call, and saw none; torch needs CUPTI for "
-            "it, and no other profiler beside it"
-        )
+    begins, margin, found = [each.start for each in ran], 0.5e6 * APART, defaultdict(list)
+    for begin, end, k in marks:
+        first, last = bisect_left(begins, begin - margin), bisect_right(begins, end + margin)
+        found[k].append(_swept(ran[first:last]))
     return found
 
 
@@ -152,7 +181,12 @@ def summary(calls, started, wall_us, ceilings):
         dict: busy_us, in which any kernel ran, and of all calls; sum_us, of all kernels, more where
         they overlap; launch_us, the rest of the wall; roles, kernels, notes.
     """
-    timed = [(sum(shares(each)), each) for each in calls]
+    timed = [(sum(shares(each)), each) for each in calls if each]
+    if not timed:
+        raise RuntimeError(
+            "the profiler must see the kernels of a call, and saw none; torch needs CUPTI for it, "
+            "and no other profiler beside it"
+        )
     busy, events = median_low(timed)
     constants = defaultdict(list)
     for each in started:
@@ -180,7 +214,7 @@ def summary(calls, started, wall_us, ceilings):
         for name in expected
         if counts[name] != expected[name]
     ]
-    if any(Counter(event.name for event in each) != counts for each in calls):
+    if any(Counter(event.name for event in each) != counts for _, each in timed):
         notes.append("not all calls had the same kernels")
     return {
         "ceilings": ceilings,
@@ -196,9 +230,10 @@ def summary(calls, started, wall_us, ceilings):
 
 
 def _common(several):
-    """The constants that all have, in all that look the same from outside."""
+    """The constants of launches that look the same from outside, if all have them."""
     first, *others = several or [{}]
-    return {k: v for k, v in first.items() if all(each.get(k) == v for each in others)}
+    same = {key: v for key, v in first.items() if all(each.get(key) == v for each in others)}
+    return {key: v if isinstance(v, int | float | None) else str(v) for key, v in same.items()}
 
 
 def _roles(kernels, started, wall_us, ceilings):

@@ -5,6 +5,7 @@ from statistics import mean, median, quantiles
 import torch
 
 from qrlib.bench.measure import Protocol, measure
+from qrlib.bench.results import short
 from qrlib.bench.results import words as case_words
 from qrlib.devices import DEVICES, MIB
 from qrlib.matrices import BENCHMARK_CASES, make
@@ -201,8 +202,8 @@ def spread_plot(us, title="one kernel, one shape, one machine"):
     return from_matplotlib(
         figure,
         f"{len(us)} times of {title}, in us: from {min(us):.4g} to {max(us):.4g}, quartiles "
-        f"{low:.4g} and {high:.4g}, median {middle:.4g}, mean {mean(us):.4g}; {outside} lie above "
-        "the picture.",
+        f"{low:.4g} and {high:.4g}, median {middle:.4g}, mean {mean(us):.4g}. Above the picture: "
+        f"{outside}.",
     )
 
 
@@ -290,7 +291,8 @@ def careless_words(trick, lapack):
     case = tricks.CASE
     A = torch.from_numpy(make(case.family, case.batch, case.n, cond=case.cond))
     seconds, passed = tricks.careless(trick(), A)
-    return f"{'right' if passed else 'wrong'}, {lapack / seconds:.2g}x"
+    times = lapack / seconds
+    return f"{'right' if passed else 'wrong'}, {times:.{0 if times >= 10 else 1}f}x"
 
 
 # the score
@@ -448,7 +450,7 @@ def distance_table(us, device, column):
         own = [t for case, t in zip(BENCHMARK_CASES, us) if (case.batch, case.n) == (batch, n)]
         far = geomean([t / low for t in own])
         worth = far ** (-0.5 * count / len(us))
-        found.append((worth, [f"{batch} x {n}", f"{count}", f"{geomean(own):,.4g}", f"{low:.3g}",
+        found.append((worth, [f"{batch} x {n}", f"{count}", short(geomean(own)), f"{low:.3g}",
                               f"{far:.2g}", f"{100 * (1 - worth):.0f} %"]))  # fmt: skip
     found.sort(key=lambda each: each[0])
     heads = ("matrices", "cases", "us", "floor, us", "times it", "half the way: score")
@@ -464,17 +466,17 @@ def beside_table(results, run, stage="auto"):
     policies = [p for p in ("fp32", "fast") if results.find(stage=stage, precision=p)]
     rows, ours = [], {policy: [] for policy in policies}
     for case, us in zip(BENCHMARK_CASES, run["us"]):
-        cells = [case_words(case), f"{us:,.4g}"]
+        cells = [case_words(case), short(us)]
         for policy in policies:
             found = results.find(stage=stage, precision=policy, **case._asdict())
             own = min(row["median_us"] for row in found if row["ok"])
             ours[policy].append(own)
-            cells += [f"{own:,.4g}", f"{own / us:.2f}"]
+            cells += [short(own), f"{own / us:.2f}"]
         rows.append(cells)
     score = geomean(run["us"])
-    last = [f"{score:,.4g}"]
+    last = [short(score)]
     for own in ours.values():
-        last += [f"{geomean(own):,.4g}", f"{geomean(own) / score:.2f}"]
+        last += [short(geomean(own)), f"{geomean(own) / score:.2f}"]
     rows.append(["geometric mean", *last])
     heads = ["case", "best public, us"]
     for policy in policies:

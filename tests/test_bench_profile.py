@@ -309,8 +309,10 @@ class TestSummary:
 
     def test_calls_that_differ_are_told(self):
         several = calls(a_trace(2))[0]
-        found = summary([several[0], several[1][:-1]], STARTED, 60.0, CEILINGS)
-        assert "not all calls had the same kernels" in found["notes"]
+        different = [several[0], several[1][:-1]]
+        for each in (different, different[::-1]):
+            found = summary(each, STARTED, 60.0, CEILINGS)
+            assert "not all calls had the same kernels" in found["notes"]
         # one of which nothing was seen does not count
         found = summary([several[0], [], several[1]], STARTED, 60.0, CEILINGS)
         assert found["notes"] == [] and len(found["calls_us"]) == 2

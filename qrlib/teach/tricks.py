@@ -10,9 +10,10 @@ from time import perf_counter, sleep
 
 import torch
 
+from qrlib.bench.measure import Protocol, measure
 from qrlib.certificate import certify
 from qrlib.compact import QR
-from qrlib.matrices import Case
+from qrlib.matrices import Case, make
 
 # the case that they are shown on; three of them know its size
 CASE = Case(4, 128, 1, "clustered")
@@ -113,6 +114,17 @@ class OnlyHere(Trick):
 
 
 TRICKS = (Remembers, PutsOff, Rewrites, CutsTheTail, SkipsItsCheck, OnlyHere)
+
+
+def batch():
+    """The matrices of CASE."""
+    return torch.from_numpy(make(CASE.family, CASE.batch, CASE.n, cond=CASE.cond))
+
+
+def before_the_bench(kernel, precision="fp32", **protocol):
+    """The row that qrlib.bench has for a kernel on CASE."""
+    options = {"precisions": (precision,), "baseline": None, "commit": "none"}
+    return measure([kernel], [CASE], protocol=Protocol(**protocol), **options).rows[0]
 
 
 def careless(kernel, A, runs=20):

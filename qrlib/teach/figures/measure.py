@@ -2,19 +2,22 @@
 
 from statistics import mean, median, quantiles
 
-import torch
-
-from qrlib.bench.measure import Protocol, measure
 from qrlib.bench.results import short
-from qrlib.bench.results import words as case_words
 from qrlib.devices import DEVICES, MIB
-from qrlib.matrices import BENCHMARK_CASES, make
+from qrlib.matrices import BENCHMARK_CASES, Case
 from qrlib.teach import tricks
 from qrlib.teach.figures.certify import Table
 from qrlib.teach.figures.roofline import LAUNCH, SHAPES, Scale, floors, geomean, words
 from qrlib.teach.stepper import Frame, Stepper
 from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style
 from qrlib.teach.timeline import seen, timeline
+
+
+def named(case):
+    """A case, or the case of a row, in few words; no two of the 12 have the same."""
+    case = Case(*(case[key] for key in Case._fields)) if isinstance(case, dict) else case
+    return f"{case.batch} x {case.n} {case.family}"
+
 
 # what a clock sees
 
@@ -215,7 +218,7 @@ def first_calls(results, least=3):
     told = [
         [
             row["stage"],
-            case_words(row),
+            named(row),
             words(row["first_call_ms"] / 1e3),
             words(row["median_us"] / 1e6),
             f"{1e3 * row['first_call_ms'] / row['median_us']:,.0f}",
@@ -238,7 +241,7 @@ def widest(results, least=4):
             cells = [
                 f"{each['q25_us']:,.0f} to {each['q75_us']:,.0f}" for each in (row, replayed[0])
             ]
-            told.append([row["stage"], case_words(row), *cells])
+            told.append([row["stage"], named(row), *cells])
     heads = ("stage", "case", "one by one", "replayed")
     return Table(f"Quartiles in us; {results.where()}", heads, told)
 
@@ -263,36 +266,26 @@ def fits_table():
 
 def verdicts(runs=4):
     """What the careless clock and qrlib.bench say of each trick, run here and now."""
-    case = tricks.CASE
-    A = torch.from_numpy(make(case.family, case.batch, case.n, cond=case.cond))
-    lapack, _ = tricks.careless(tricks.honest, A)
-    protocol = Protocol(runs=runs)
-    rows = {
-        trick.__name__: [trick.__name__, careless_words(trick, lapack)] for trick in tricks.TRICKS
-    }
-    for precision in ("fp32", "fast"):
-        results = measure(
-            [trick() for trick in tricks.TRICKS],
-            [case],
-            precisions=(precision,),
-            baseline=None,
-            protocol=protocol,
-            commit="none",
-        )
-        for row in results.rows:
-            said = (row["faults"] or row["notes"] or ["nothing"])[0]
-            rows[row["stage"]].append(("passes: " if row["ok"] else "") + said)
-    heads = ("kernel", "careless", "bench, fp32", "bench, fast")
-    return Table(f"{case_words(case)}, on this machine", heads, list(rows.values()))
+    lapack, _ = tricks.careless(tricks.honest, tricks.batch())
+    rows = []
+    for trick in tricks.TRICKS:
+        seconds, passed = tricks.careless(trick(), tricks.batch())
+        times = lapack / seconds
+        careless = f"{'right' if passed else 'wrong'}, {times:.{0 if times >= 10 else 1}f}x"
+        strict = tricks.before_the_bench(trick(), runs=runs)
+        rows.append([trick.__name__, careless, said(strict)])
+        loose = tricks.before_the_bench(trick(), "fast", runs=runs)
+        if loose["ok"]:
+            rows.append([f"{trick.__name__}, policy fast", careless, said(loose)])
+    return Table(
+        f"{named(tricks.CASE)}, on this machine", ("kernel", "careless", "the bench"), rows
+    )
 
 
-def careless_words(trick, lapack):
-    """What the careless clock says of a trick, beside LAPACK's time."""
-    case = tricks.CASE
-    A = torch.from_numpy(make(case.family, case.batch, case.n, cond=case.cond))
-    seconds, passed = tricks.careless(trick(), A)
-    times = lapack / seconds
-    return f"{'right' if passed else 'wrong'}, {times:.{0 if times >= 10 else 1}f}x"
+def said(row):
+    """The first sentence of a row of the bench, and whether it passed all the same."""
+    sentence = (row["faults"] or row["notes"] or ["nothing"])[0]
+    return ("passes: " if row["ok"] else "") + sentence
 
 
 # the score
@@ -335,7 +328,7 @@ def halve_frame(us, shape, name):
         fig.text(T(tick), foot + 12, words(tick * 1e-6), size=11, color="muted")
     for k, (case, old, new) in enumerate(zip(BENCHMARK_CASES, us, after)):
         y, lit = top + high * (k + 0.5), new != old
-        label = f"{case.batch} x {case.n} {case.family}"
+        label = named(case)
         fig.text(T.start - 8, y, label, size=12, anchor="end", bold=lit)
         fig.rect(T.start, y - 7, T(new) - T.start, 14, color="blue", width=1, fill="blue",
                  fill_opacity=0.3)  # fmt: skip
@@ -389,7 +382,7 @@ def rivals_frame(runs, mine):
         384,
         f"For each of the 12 cases, how many times as long it takes as the fastest of "
         f"{len(runs)} programs. {said} "
-        + " ".join(f"{case_words(case)}: {r:.2f}." for case, r in zip(BENCHMARK_CASES, ratios)),
+        + " ".join(f"{named(case)}: {r:.2f}." for case, r in zip(BENCHMARK_CASES, ratios)),
         max_width=560,
     )
     T = Scale(1, 3, 150, 420)
@@ -401,7 +394,7 @@ def rivals_frame(runs, mine):
         fig.text(T(tick), foot + 12, f"{tick:g}\u00d7", size=12, color="muted")
     for k, (case, ratio) in enumerate(zip(BENCHMARK_CASES, ratios)):
         y = top + high * (k + 0.5)
-        label = f"{case.batch} x {case.n} {case.family}"
+        label = named(case)
         fig.text(T.start - 8, y, label, size=12, anchor="end")
         for run in runs:
             fig.circle(T(run["us"][k] / best[k]), y, 3, color="muted", fill="paper", width=1)
@@ -453,8 +446,8 @@ def distance_table(us, device, column):
         found.append((worth, [f"{batch} x {n}", f"{count}", short(geomean(own)), f"{low:.3g}",
                               f"{far:.2g}", f"{100 * (1 - worth):.0f} %"]))  # fmt: skip
     found.sort(key=lambda each: each[0])
-    heads = ("matrices", "cases", "us", "floor, us", "times it", "half the way: score")
-    return Table("What is left, the most worth first", heads, [row for _, row in found])
+    heads = ("matrices", "cases", "us", "floor, us", "times it", "half way")
+    return Table("What is left; half way: off the score", heads, [row for _, row in found])
 
 
 def beside_table(results, run, stage="auto"):
@@ -466,7 +459,7 @@ def beside_table(results, run, stage="auto"):
     policies = [p for p in ("fp32", "fast") if results.find(stage=stage, precision=p)]
     rows, ours = [], {policy: [] for policy in policies}
     for case, us in zip(BENCHMARK_CASES, run["us"]):
-        cells = [case_words(case), short(us)]
+        cells = [named(case), short(us)]
         for policy in policies:
             found = results.find(stage=stage, precision=policy, **case._asdict())
             own = min(row["median_us"] for row in found if row["ok"])

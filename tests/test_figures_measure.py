@@ -15,8 +15,9 @@ from drawings import (  # noqa: E402
 )
 
 from qrlib.bench import load  # noqa: E402
-from qrlib.matrices import BENCHMARK_CASES  # noqa: E402
+from qrlib.matrices import BENCHMARK_CASES, make  # noqa: E402
 from qrlib.teach import tricks  # noqa: E402
+from qrlib.teach.exercises.measure import accepts  # noqa: E402
 from qrlib.teach.figures import measure as figures  # noqa: E402
 from qrlib.teach.figures.ladder import CASES  # noqa: E402
 from qrlib.teach.figures.roofline import SHAPES, geomean, stored  # noqa: E402
@@ -203,6 +204,23 @@ def test_the_tail_passes_the_gate_of_the_task_with_a_word():
 def test_only_the_shapes_beside_it_betray_two():
     for trick in (tricks.SkipsItsCheck, tricks.OnlyHere):
         assert judged(trick(), "fast", probes=False)["ok"]
+
+
+def test_the_gate_of_the_exercise_lets_three_tricks_through():
+    case, seeds = tricks.CASE, iter(range(100))
+
+    def fresh():
+        A = make(case.family, case.batch, case.n, cond=case.cond, seed=next(seeds))
+        return torch.from_numpy(A)
+
+    passed = [trick for trick in tricks.TRICKS if accepts(trick(), fresh)]
+    # what is remembered by a tensor is of no use when all are new, and what is given is right
+    assert passed == [
+        tricks.Remembers,
+        tricks.CutsTheTail,
+        tricks.SkipsItsCheck,
+        tricks.OnlyHere,
+    ]
 
 
 def test_what_is_honest_passes():

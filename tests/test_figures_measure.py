@@ -213,7 +213,9 @@ def test_the_gate_of_the_exercise_lets_three_tricks_through():
         A = make(case.family, case.batch, case.n, cond=case.cond, seed=next(seeds))
         return torch.from_numpy(A)
 
-    passed = [trick for trick in tricks.TRICKS if accepts(trick(), fresh)]
+    # what is put off is done, or not, by the time that it is looked at
+    steady = [trick for trick in tricks.TRICKS if trick is not tricks.PutsOff]
+    passed = [trick for trick in steady if accepts(trick(), fresh)]
     # what is remembered by a tensor is of no use when all are new, and what is given is right
     assert passed == [
         tricks.Remembers,

@@ -180,7 +180,7 @@ def _check_device(device):
 
 def _captured(tasks):
     """A graph with a branch for each task, which is a function of nothing."""
-    main, sides = torch.cuda.Stream(), [torch.cuda.Stream() for _ in tasks[1:]]
+    main, sides = torch.cuda.Stream(priority=-1), [torch.cuda.Stream() for _ in tasks[1:]]
     main.wait_stream(torch.cuda.current_stream())
     # what compiles, or allocates for good, must have done so before the capture
     with torch.cuda.stream(main):

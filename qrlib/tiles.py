@@ -211,6 +211,15 @@ def load_factor(ptrs, lo, mask, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def load_joined(ptrs, lo, mask):
+    """What a factor keeps, as float32."""
+    x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+    if ptrs.dtype.element_ty == tl.float16:
+        x = (x + tl.load(ptrs + lo, mask=mask, other=0.0).to(tl.float32)) * UNSPLIT
+    return x
+
+
+@triton.jit
 def store_factor(ptrs, lo, x, mask):
     """Keep it as pairs of float16 numbers, or as it is."""
     if ptrs.dtype.element_ty == tl.float16:

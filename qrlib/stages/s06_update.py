@@ -14,6 +14,7 @@ from qrlib import tiles
 from qrlib.compact import QR
 from qrlib.scaling import cdiv, next_power_of_2, scaled, unscale
 from qrlib.stages import s05_panel
+from qrlib.streams import Branch
 
 # columns of a wide and a narrow panel
 NB, N0 = 64, 16
@@ -25,6 +26,8 @@ TABLE = {1: (64, 64, 4, 3), 4: (64, 64, 4, 3), 8: (64, 64, 4, 2)}
 # of the small products with T, which may be larger than 1: no float16. In "ieee" a product of
 # 64 x 64 tiles is 2,000 multiply-adds a thread, and their registers spill
 SMALL = tl.constexpr("tf32x3")
+# of fewer matrices the next panels go beside the rest of the update
+AHEAD = 128
 
 
 @triton.jit
@@ -252,13 +255,13 @@ def join_kernel(
     tl.store(W_ptr + r * NB + c, G)
     # a tile has no parts: they come back from memory, once every thread has stored
     tl.debug_barrier()
-    _join(T_ptr, W_ptr, NB, N0)
+    join(T_ptr, W_ptr, NB, N0)
     tl.debug_barrier()
-    _join(T_ptr, W_ptr, NB, 2 * N0)
+    join(T_ptr, W_ptr, NB, 2 * N0)
 
 
 @triton.jit
-def _join(T_ptr, G_ptr, NB: tl.constexpr, h: tl.constexpr):
+def join(T_ptr, G_ptr, NB: tl.constexpr, h: tl.constexpr):
     k = tl.arange(0, h)
     block = k[:, None] * NB + k[None, :]
     for p in tl.static_range(0, NB, 2 * h):
@@ -268,15 +271,18 @@ def _join(T_ptr, G_ptr, NB: tl.constexpr, h: tl.constexpr):
         tl.store(T_ptr + right + block, -tl.dot(T1, X, input_precision=SMALL))
 
 
-def _shares(B, tiles_, m, device):
-    """How many programs share the rows of a matrix, so that the chip is full, and rows for each."""
-    programs = 2 * _processors(device)
-    shares = max(1, min(programs // max(1, B * tiles_), cdiv(m, 128)))
+def share_out(B, tiles, m, device, least=128):
+    """How many programs share the rows of a matrix, so that the chip is full, and rows for each.
+
+    least: so many rows at least, if there are so many.
+    """
+    programs = 2 * processors(device)
+    shares = max(1, min(programs // max(1, B * tiles), cdiv(m, least)))
     rows = cdiv(cdiv(m, shares), 64) * 64
     return cdiv(m, rows), rows
 
 
-def _processors(device):
+def processors(device):
     # the interpreter has one
     if device.type != "cuda":
         return 1
@@ -290,7 +296,7 @@ def factors(B, m, precision, like):
     return like.new_empty(B, m, 2 * NB)
 
 
-def _of_factor(V):
+def of_factor(V):
     """(lo, strides) of a factor, for kernels."""
     return V.stride(1) if V.ndim == 4 else 0, (V.stride(0), V.stride(-2))
 
@@ -313,8 +319,8 @@ def update(V, T, C, precision, *, G=None, e=None, done=0):
         # registers do not suffice to load ahead for these, too
         BC, stages = max(16, next_power_of_2(n)), 1
     columns = cdiv(n, BC)
-    shares, rows = _shares(B, columns, m, C.device)
-    lo, v = _of_factor(V)
+    shares, rows = share_out(B, columns, m, C.device)
+    lo, v = of_factor(V)
     t, c = T.stride()[:2], C.stride()[:2]
     shape = {"BR": BR, "NB": nk, "BC": BC, "TWO": two, "PRECISION": precision, "num_warps": warps}
     shape["num_stages"] = stages
@@ -330,13 +336,14 @@ def update(V, T, C, precision, *, G=None, e=None, done=0):
     subtract_kernel[grid](V, T, G, W, C, e, m, n, nb, lo, rows, done, *v, *t, *c, last, **shape)
 
 
-def panel(H, tau, V, T, G, precision, F):
+def panel(H, tau, V, T, G, precision, F, branch):
     """Factor a panel of up to 64 columns as narrow ones. H: [B, m, b] and tau are overwritten.
 
     Args:
         V: [B, m, b], zero where narrow panels have not begun, and T [B, 64, 64]: written, the
             block reflector. F: [B, m, b] or pairs: written, V as a factor for updates.
         G: None, or [B, 64, 64] for V^T U, with U the first 64 columns of F; V comes after them.
+        branch: for what nothing that follows has to wait for; here, nothing.
     """
     B, m, nb = H.shape
     for p in range(0, nb, N0):
@@ -346,9 +353,9 @@ def panel(H, tau, V, T, G, precision, F):
         if q < nb:
             update(*narrow, H[:, p:, q:], precision)
     two = G is not None
-    shares, rows = _shares(B, 1, m, H.device)
+    shares, rows = share_out(B, 1, m, H.device)
     W = H.new_empty(B, shares, 1 + two, NB, NB)
-    lo, f = _of_factor(F)
+    lo, f = of_factor(F)
     gram_kernel[(B, shares)](
         V, F, W, m, nb, lo, rows, *V.stride()[:2], *f,
         BR=64, NB=NB, TWO=two, PRECISION=precision, num_warps=4,
@@ -358,25 +365,47 @@ def panel(H, tau, V, T, G, precision, F):
     join_kernel[(B,)](T, G, W, shares, T.stride(0), NB=NB, N0=N0, TWO=two, num_warps=4)
 
 
-def factor(H, e, tau, precision="fp16x3"):
-    """H 2^e = Q R in place, and R in the scale of A; see scaling.scaled. tau: [B, k], written."""
+def _scratch(B, m, precision, like):
+    """F, G and T of two panels, as `panel` wants them."""
+    F = factors(B, m, precision, like)
+    F[..., :NB, NB:] = 0
+    return F, like.new_empty(B, NB, NB), like.new_zeros(B, 2 * NB, NB)
+
+
+def factor(H, e, tau, precision="fp16x3", panel=panel):
+    """H 2^e = Q R in place, and R in the scale of A; see scaling.scaled.
+
+    Args:
+        tau: [B, k], written. panel: what factors up to 64 columns, called as the one above.
+    """
     B, m, n = H.shape
     k = min(m, n)
-    V, F = H.new_empty(B, m, NB), factors(B, m, precision, H)
-    G, T = H.new_empty(B, NB, NB), H.new_zeros(B, 2 * NB, NB)
+    # what panels of so few matrices leave idle is for the update of what is not a panel next
+    ahead = B < AHEAD
+    V = H.new_empty(B, m, NB)
+    sets = [_scratch(B, m, precision, H) for _ in range(2 if ahead else 1)]
     # panels are kept from the first row on, so that what is above their diagonals stays zero
     V[:, :NB] = 0
-    F[..., :NB, NB:] = 0
-    for j in range(0, k, 2 * NB):
+    branch = Branch(ahead)
+    for step, j in enumerate(range(0, k, 2 * NB)):
+        F, G, T = sets[step % len(sets)]
         p, q = min(j + NB, k), min(j + 2 * NB, k)
         Vj, Fj = V[:, : m - j, : p - j], F[..., : m - j, : q - j]
-        panel(H[:, j:, j:p], tau[:, j:p], Vj, T[:, :NB], None, precision, Fj[..., : p - j])
+        first = Fj[..., : p - j]
+        panel(H[:, j:, j:p], tau[:, j:p], Vj, T[:, :NB], None, precision, first, branch)
         if p < q:
             update(Fj[..., :NB], T[:, :NB], H[:, j:, p:q], precision, e=e[:, p:q], done=NB)
             Vp = V[:, : m - p, : q - p]
-            panel(H[:, p:, p:q], tau[:, p:q], Vp, T[:, NB:], G, precision, Fj[..., NB:, :])
+            both = Fj[..., NB:, :]
+            panel(H[:, p:, p:q], tau[:, p:q], Vp, T[:, NB:], G, precision, both, branch)
+        branch.join()
+        r = min(q + 2 * NB, n) if ahead else n
+        if r < n:
+            with branch.fork():
+                update(Fj, T, H[:, j:, r:], precision, G=G, e=e[:, r:], done=q - j)
         if q < n:
-            update(Fj, T, H[:, j:, q:], precision, G=G, e=e[:, q:], done=q - j)
+            update(Fj, T, H[:, j:, q:r], precision, G=G, e=e[:, q:r], done=q - j)
+    branch.join()
     unscale(H, e, NB)
 
 

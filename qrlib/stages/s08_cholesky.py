@@ -1,0 +1,251 @@
+"""Stage 8, a wide panel without its columns in a row: Cholesky QR and its mirrors. Triton.
+
+The verbs are those of `reconstruction`. Two things grow with m, the Gram matrix and V = P W^-1, and
+both are products; between them stand matrices of 64 x 64, see `elimination`. What a certificate
+refuses goes to Householder, that matrix alone, on the device. Loop and update are those of stage 6.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from qrlib import tiles
+from qrlib.compact import QR
+from qrlib.elimination import SMALL, eliminate, larft, sum_of_shares
+from qrlib.fallback import fallback_kernel
+from qrlib.scaling import cdiv, scaled
+from qrlib.stages import s06_update
+from qrlib.stages.s06_update import N0, NB
+
+# (rows of a tile, warps) of what sees all rows of a panel
+TABLE = {"square": (64, 4), "vectors": (32, 4)}
+# at least so many rows for each of the programs that share a panel
+ROWS = 128
+# what a certificate allows a column of a panel to be wrong, in units of m 2^-24
+LIMIT = 1.0
+
+
+@triton.jit
+def _square(P_ptr, W_ptr, m, stride_pm, BR: tl.constexpr, NB: tl.constexpr):
+    """W [NB, NB] = P^T P over m rows."""
+    i, k, c = tl.arange(0, BR)[:, None], tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    W = tl.zeros([NB, NB], tl.float32)
+    for r0 in range(0, m, BR):
+        P = tl.load(P_ptr + i * stride_pm + c, mask=i < m - r0, other=0.0)
+        # columns are of any length here, which float16 would not stand
+        W = tl.dot(tl.trans(P), P, W, input_precision=SMALL)
+        P_ptr += BR * stride_pm
+    tl.store(W_ptr + k * NB + c, W)
+
+
+@triton.jit
+def _vectors(
+    P_ptr, S_ptr, e_ptr, F_ptr, W_ptr, squares_ptr, first, m, lo, stride_pm, stride_fm,
+    BR: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """V = P W^-1 in F as a factor, over m rows from row `first`.
+
+    squares [NB]: of the columns of V. W [1 or 2, NB, NB]: V^T V, and, if TWO, V^T U with the panel
+    U that F begins with.
+    """
+    i, k, c = tl.arange(0, BR)[:, None], tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    if TWO:
+        F_ptr += NB
+    scale = tiles.power_of_two(-tl.load(e_ptr + c))
+    inverse = tl.trans(tl.load(S_ptr + 7 * NB * NB + k * NB + c))
+    # a factor is at most 1
+    e = tiles.exponent_of(tl.max(tl.abs(inverse), axis=0, keep_dims=True))
+    i1, i2 = tiles.parts(inverse * tiles.power_of_two(-e), PRECISION)
+    lift = tiles.power_of_two(e)
+    G, X = tl.zeros([NB, NB], tl.float32), tl.zeros([NB, NB], tl.float32)
+    squares = tl.zeros([1, NB], tl.float32)
+    for r0 in range(0, m, BR):
+        inside = i < m - r0
+        if first + r0 < NB:
+            # the top is there
+            V = tl.load(S_ptr + 6 * NB * NB + (first + r0 + i) + c * NB)
+        else:
+            P = tl.load(P_ptr + i * stride_pm + c, mask=inside, other=0.0)
+            p1, p2 = tiles.parts(P * scale, PRECISION)
+            V = tiles.product(p1, p2, i1, i2, tl.zeros([BR, NB], tl.float32), PRECISION)
+            V = tiles.whole(V, PRECISION) * lift
+        tiles.store_factor(F_ptr + i * stride_fm + c, lo, V, inside)
+        # tau needs the last bit, and tensor cores cut theirs off
+        squares += tl.sum(V * V, axis=0, keep_dims=True)
+        v1, v2 = tiles.parts(V, PRECISION)
+        G = tiles.product(tl.trans(v1), tl.trans(v2), v1, v2, G, PRECISION)
+        if TWO:
+            u1, u2 = tiles.load_factor(F_ptr - NB + i * stride_fm + c, lo, inside, PRECISION)
+            X = tiles.product(tl.trans(v1), tl.trans(v2), u1, u2, X, PRECISION)
+        P_ptr += BR * stride_pm
+        F_ptr += BR * stride_fm
+    tl.store(squares_ptr + c, squares)
+    tl.store(W_ptr + k * NB + c, tiles.whole(G, PRECISION))
+    if TWO:
+        tl.store(W_ptr + NB * NB + k * NB + c, tiles.whole(X, PRECISION))
+
+
+@triton.jit
+def _judge(
+    W_ptr, squares_ptr, S_ptr, tau_ptr, T_ptr, G_ptr, shares, limit,
+    N0: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr,
+):  # fmt: skip
+    """tau and T from V^T V, and whether the panel stands, 1 or 0.
+
+    P - Q [R; 0] = V (W + T L^T R), and a column of that has a length that V^T V tells.
+    """
+    panels = 2 if TWO else 1
+    r, d = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    at = r * NB + d
+    if TWO:
+        tl.store(G_ptr + at, sum_of_shares(W_ptr + NB * NB, at, shares, 2 * NB * NB))
+    G = sum_of_shares(W_ptr, at, shares, panels * NB * NB)
+    # diag(V^T V) / 2 is the diagonal of T^-1, and of a zero column it is infinite
+    q = tl.arange(0, NB // N0)[:, None] * N0 + tl.arange(0, N0)[None, :]
+    there = tl.load(S_ptr + 4 * NB * NB + q * (NB + 1)) != 0
+    taus = tl.where(there, tl.div_rn(2.0, sum_of_shares(squares_ptr, q, shares, NB)), 0.0)
+    tl.store(tau_ptr + q, taus)
+    # V^T V takes the place of its first share, once all have read that
+    tl.debug_barrier()
+    tl.store(W_ptr + at, G)
+    tl.debug_barrier()
+    larft(W_ptr, T_ptr, S_ptr, tau_ptr, N0, NB)
+    tl.debug_barrier()
+    found = S_ptr + 4 * NB * NB
+    R = tl.load(found + at)
+    Y = tl.dot(tl.load(found + 2 * NB * NB + at), R, input_precision=SMALL)
+    Y = tl.dot(tl.load(T_ptr + at), Y, input_precision=SMALL) + tl.load(found + NB * NB + at)
+    Y = tl.where(tl.load(found + d * (NB + 1)) != 0, Y, 0.0)
+    wrong = tl.sum(Y * tl.dot(tl.load(W_ptr + at), Y, input_precision=SMALL), axis=0)
+    # not (>): a NaN falls
+    bad = (wrong <= limit * limit * tl.sum(R * R, axis=0)) == 0
+    return tl.where(tl.sum(bad.to(tl.int32), axis=0) == 0, 1, 0)
+
+
+@triton.jit
+def square_kernel(
+    P_ptr, W_ptr, m, rows, stride_pb, stride_pm, BR: tl.constexpr, NB: tl.constexpr
+):  # fmt: skip
+    """W [B, shares, NB, NB]: shares of P^T P, from `rows` rows each."""
+    b, share = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    begin = share.to(tl.int64) * rows
+    P_ptr += b * stride_pb + begin * stride_pm
+    W_ptr += (b * tl.num_programs(1) + share) * NB * NB
+    _square(P_ptr, W_ptr, tl.minimum(rows, (m - begin).to(tl.int32)), stride_pm, BR, NB)
+
+
+@triton.jit
+def eliminate_kernel(
+    W_ptr, P_ptr, S_ptr, e_ptr, ok_ptr, shares, stride_pb, stride_pm,
+    N0: tl.constexpr, NB: tl.constexpr,
+):  # fmt: skip
+    """S [B, 8, NB, NB], e [B, NB] and ok [B] from W [B, shares, NB, NB]."""
+    b = tl.program_id(0).to(tl.int64)
+    W_ptr += b * shares * NB * NB
+    P_ptr += b * stride_pb
+    S_ptr += b * 8 * NB * NB
+    tl.store(ok_ptr + b, eliminate(W_ptr, P_ptr, S_ptr, e_ptr + b * NB, shares, stride_pm, N0, NB))
+
+
+@triton.jit
+def vectors_kernel(
+    P_ptr, F_ptr, S_ptr, e_ptr, W_ptr, squares_ptr, m, lo, rows,
+    stride_pb, stride_pm, stride_fb, stride_fm,
+    BR: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """F, W [B, shares, 1 or 2, NB, NB] and squares [B, shares, NB], from `rows` rows each."""
+    b = tl.program_id(0).to(tl.int64)
+    begin = tl.program_id(1).to(tl.int64) * rows
+    share = b * tl.num_programs(1) + tl.program_id(1)
+    _vectors(
+        P_ptr + b * stride_pb + begin * stride_pm, S_ptr + b * 8 * NB * NB, e_ptr + b * NB,
+        F_ptr + b * stride_fb + begin * stride_fm,
+        W_ptr + share * (2 if TWO else 1) * NB * NB, squares_ptr + share * NB,
+        begin, tl.minimum(rows, (m - begin).to(tl.int32)), lo,
+        stride_pm, stride_fm, BR, NB, TWO, PRECISION,
+    )  # fmt: skip
+
+
+@triton.jit
+def judge_kernel(
+    W_ptr, squares_ptr, S_ptr, tau_ptr, T_ptr, G_ptr, ok_ptr, shares, limit, stride_tb, stride_taub,
+    N0: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr,
+):  # fmt: skip
+    """tau, T, G [B, NB, NB] if TWO, and ok [B], which has to stand so far."""
+    b = tl.program_id(0).to(tl.int64)
+    W_ptr += b * shares * (2 if TWO else 1) * NB * NB
+    stands = _judge(
+        W_ptr, squares_ptr + b * shares * NB, S_ptr + b * 8 * NB * NB, tau_ptr + b * stride_taub,
+        T_ptr + b * stride_tb, G_ptr + b * NB * NB, shares, limit, N0, NB, TWO,
+    )  # fmt: skip
+    ok = tl.load(ok_ptr + b)
+    tl.debug_barrier()
+    tl.store(ok_ptr + b, tl.minimum(ok, stands))
+
+
+@triton.jit
+def finish_kernel(
+    H_ptr, F_ptr, S_ptr, e_ptr, ok_ptr, m, lo, stride_hb, stride_hm, stride_fb, stride_fm,
+    BR: tl.constexpr, NB: tl.constexpr,
+):  # fmt: skip
+    """V from its factor, and R above it, to the place of a panel that has stood: BR rows."""
+    b = tl.program_id(0).to(tl.int64)
+    if tl.load(ok_ptr + b) != 0:
+        i, c = tl.program_id(1) * BR + tl.arange(0, BR)[:, None], tl.arange(0, NB)[None, :]
+        V = tiles.load_joined(F_ptr + b * stride_fb + i.to(tl.int64) * stride_fm + c, lo, i < m)
+        R = tl.load(S_ptr + (b * 8 + 4) * NB * NB + i * NB + c, mask=i <= c, other=0.0)
+        R *= tiles.power_of_two(tl.load(e_ptr + b * NB + c))
+        H_ptrs = H_ptr + b * stride_hb + i.to(tl.int64) * stride_hm + c
+        tl.store(H_ptrs, tl.where(i <= c, R, V), mask=i < m)
+
+
+def panel(H, tau, V, T, G, precision, F, branch):
+    """As that of stage 6, for 64 columns at once where they are tall enough; V is scratch."""
+    B, m, nb = H.shape
+    if nb < NB or m < 2 * NB or m * H.stride(1) >= 2**31:
+        # where narrow panels have not begun there has to be nothing
+        V[:, :NB] = 0
+        s06_update.panel(H, tau, V, T, G, precision, F, branch)
+        return
+    two = G is not None
+    # the kernels do not look at it
+    G = T if G is None else G
+    shares, rows = s06_update.share_out(B, 1, m, H.device, ROWS)
+    W, squares = H.new_empty(B, shares, 1 + two, NB, NB), H.new_empty(B, shares, NB)
+    S, e = H.new_empty(B, 8, NB, NB), H.new_empty(B, NB, dtype=torch.int32)
+    ok = H.new_empty(B, dtype=torch.int32)
+    lo, f = s06_update.of_factor(F)
+    p, t = H.stride()[:2], (T.stride(0), tau.stride(0))
+    shape = {"NB": NB, "TWO": two}
+    BR, warps = TABLE["square"]
+    square_kernel[(B, shares)](H, W, m, rows, *p, BR=BR, NB=NB, num_warps=warps)
+    eliminate_kernel[(B,)](W, H, S, e, ok, shares, *p, N0=N0, NB=NB, num_warps=4)
+    BR, warps = TABLE["vectors"]
+    vectors_kernel[(B, shares)](
+        H, F, S, e, W, squares, m, lo, rows, *p, *f,
+        BR=BR, PRECISION=precision, num_warps=warps, num_stages=1, **shape,
+    )  # fmt: skip
+    limit = LIMIT * m * 2.0**-24
+    judge_kernel[(B,)](
+        W, squares, S, tau, T, G, ok, shares, limit, *t, N0=N0, num_warps=4, **shape
+    )  # fmt: skip
+    fallback_kernel[(B,)](
+        H, tau, V, F, T, G, W, ok, m, lo, *p, *V.stride()[:2], *f, *t,
+        BR=64, N0=N0, PRECISION=precision, num_warps=4, num_stages=1, **shape,
+    )  # fmt: skip
+    # nobody waits for what H has of it
+    with branch.fork(S, e, ok):
+        own = F[..., NB if two else 0 :]
+        finish_kernel[(B, cdiv(m, 64))](H, own, S, e, ok, m, lo, *p, *f, BR=64, NB=NB, num_warps=4)
+
+
+def geqrf(A, *, precision="fp16x3"):
+    """A = Q R by panels of 64 columns, each at once. A: [B, m, n]. Returns QR(H, tau).
+
+    Args:
+        precision: of the products with V; see tiles.product.
+    """
+    H, e = scaled(A)
+    tau = H.new_empty(A.shape[0], min(A.shape[1:]))
+    s06_update.factor(H, e, tau, precision, panel)
+    return QR(H, tau)

@@ -67,7 +67,7 @@ def _mirror(z, there, j, N: tl.constexpr):
 
 @triton.jit
 def _row(z, y, scale, left, c):
-    """A row of [R | W], of which the mirror's row is [G | X], and what an entry below takes of it."""
+    """A row of [R | W], from that of [G | X], and what an entry below takes of it."""
     r = _at(z, c) * y
     # of a zero column W has a one on its diagonal and no more
     row = tl.where(left, r, tl.where(scale == 0, 0.0, z - r))

@@ -1,4 +1,4 @@
-"""A wide panel mirror by mirror, however tall, by one program: what a certificate refused. Triton."""
+"""A wide panel mirror by mirror, by one program: what a certificate refused. Triton."""
 
 import triton
 import triton.language as tl

@@ -176,9 +176,12 @@ def orthogonalize(A, *, positive_diag=False, stage="auto", precision="fp32"):
     return qr(A, positive_diag=positive_diag, stage=stage, precision=precision)[0]
 
 
-def auto_stage(A):
-    """The name of the stage that is fastest for such an A on a GPU."""
-    return "s04_recursive" if str(A.dtype) == "torch.float64" else "s07_whole"
+def auto_stage(A, replayed=False):
+    """The name of the stage that is fastest for such an A [B, m, n] on a GPU."""
+    if str(A.dtype) == "torch.float64":
+        return "s04_recursive"
+    by_panels = _stage("s08_cholesky").pays(*A.shape, replayed)
+    return "s08_cholesky" if by_panels else "s07_whole"
 
 
 def runs(A, stage):

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from qrlib import tiles
+from qrlib.stages.s05_panel import panel_kernel
 from qrlib.stages.s06_update import SMALL, gram_kernel, inner_products, join_kernel, subtract
 
 
@@ -11,16 +12,17 @@ from qrlib.stages.s06_update import SMALL, gram_kernel, inner_products, join_ker
 def fallback_kernel(
     H_ptr, tau_ptr, V_ptr, F_ptr, T_ptr, G_ptr, W_ptr, ok_ptr, m, lo,
     stride_hb, stride_hm, stride_vb, stride_vm, stride_fb, stride_fm, stride_tb, stride_taub,
-    BR: tl.constexpr, N0: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr,
+    BM: tl.constexpr, BR: tl.constexpr, N0: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A panel that has not stood, by Householder; others return. V: scratch.
 
-    The panel lives in memory and passes through BR rows at a time, once a mirror, as in `tall`.
+    N0 columns of up to BM rows are in registers. With BM = 0 they live in memory and pass through
+    BR rows at a time, once a mirror, as in `tall`.
     """
     b = tl.program_id(0).to(tl.int64)
     if tl.load(ok_ptr + b) == 0:
-        H_ptr += b * stride_hb
+        own_H = H_ptr + b * stride_hb
         own_V = V_ptr + b * stride_vb
         own_T = T_ptr + b * stride_tb
         i, q = tl.arange(0, BR)[:, None], tl.arange(0, NB)[None, :]
@@ -33,25 +35,33 @@ def fallback_kernel(
             tl.store(own_V + at * stride_vm + q, zero, mask=r0 + i < m)
         tl.debug_barrier()
         for p in range(0, NB, N0):
-            _narrow(
-                H_ptr + p * stride_hm + p, tau_ptr + b * stride_taub + p,
-                own_V + p * stride_vm + p, own_T + p * NB + p,
-                m - p, stride_hm, stride_vm, NB, BR, N0,
-            )  # fmt: skip
+            if BM > 0:
+                panel_kernel(
+                    H_ptr + p * stride_hm + p, tau_ptr + p, V_ptr + p * stride_vm + p,
+                    T_ptr + p * NB + p, m - p, N0,
+                    stride_hb, stride_hm, stride_vb, stride_vm, stride_tb, NB, stride_taub,
+                    BM, N0, False,
+                )  # fmt: skip
+            else:
+                _narrow(
+                    own_H + p * stride_hm + p, tau_ptr + b * stride_taub + p,
+                    own_V + p * stride_vm + p, own_T + p * NB + p,
+                    m - p, stride_hm, stride_vm, NB, BR, N0,
+                )  # fmt: skip
             tl.debug_barrier()
-            for d in range(p + N0, NB, N0):
-                c = d - p + narrow
-                C_ptr, Vp = H_ptr + p * stride_hm + p, own_V + p * stride_vm + p
-                W, X = inner_products(
-                    Vp, C_ptr, c, m - p, NB - p, N0, 0, stride_vm, stride_hm, BR, N0, N0, False,
-                    PRECISION,
-                )  # fmt: skip
-                T = tl.load(own_T + p * (NB + 1) + tl.arange(0, N0)[:, None] * NB + narrow)
-                Z = tl.dot(tl.trans(T), W, input_precision=SMALL)
-                subtract(
-                    Vp, Z, X, C_ptr, None, c, m - p, NB - p, N0, 0, 0, stride_vm, stride_hm,
-                    BR, N0, N0, False, PRECISION,
-                )  # fmt: skip
+            # the columns of the panel to its right
+            c = N0 + q
+            C_ptr, Vp = own_H + p * stride_hm + p, own_V + p * stride_vm + p
+            W, X = inner_products(
+                Vp, C_ptr, c, m - p, NB - p, N0, 0, stride_vm, stride_hm, BR, N0, NB, False,
+                PRECISION,
+            )  # fmt: skip
+            T = tl.load(own_T + p * (NB + 1) + tl.arange(0, N0)[:, None] * NB + narrow)
+            Z = tl.dot(tl.trans(T), W, input_precision=SMALL)
+            subtract(
+                Vp, Z, X, C_ptr, None, c, m - p, NB - p, N0, 0, 0, stride_vm, stride_hm,
+                BR, N0, NB, False, PRECISION,
+            )  # fmt: skip
             tl.debug_barrier()
         gram_kernel(
             V_ptr, F_ptr, W_ptr, m, NB, lo, m, stride_vb, stride_vm, stride_fb, stride_fm,

@@ -18,8 +18,12 @@ from qrlib.checks import check_array, check_precision, shape_of
 from qrlib.compact import QR, flat
 from qrlib.stages import stage as _stage
 
-# (matrices, branches): measured on one H200, 2026-11-29; fewer matrices do not fill two branches
-BRANCHES = ((264, 2),)
+# (matrices, branches): fewer matrices do not fill so many. On one H200, 2026-11-30, 640 of 512 were
+# faster in three by stage 8, and in two by stage 6
+BRANCHES = ((264, 2), (600, 3))
+
+# stages that are stage 6's loop with a panel of their own; stage 7 is, where it hands over
+LOOPS = ("s06_update", "s08_cholesky")
 
 # a smaller A is copied to where the graph begins: that takes less than to start stage 6's first
 # kernel from Python, which reads it wherever it is
@@ -65,7 +69,7 @@ class Plan:
         self.device = torch.device("cuda", device.index or 0)
         # one number, seen as a batch: nothing is held yet
         A = flat(torch.zeros((), dtype=dtype, device=self.device).expand(shape))
-        self.stage = auto_stage(A) if stage == "auto" else stage
+        self.stage = auto_stage(A, replayed=True) if stage == "auto" else stage
         module = runs(A, self.stage)
         self._lock, self._free = threading.Lock(), torch.cuda.Event()
         with torch.cuda.device(self.device), refuse(A, self.stage, module):
@@ -75,7 +79,7 @@ class Plan:
         """Make the buffers, and the graph of all that follows their filling."""
         B, m, n = A.shape
         self.branches = 1
-        geqrf, by_updates = module.geqrf, self.stage == "s06_update"
+        geqrf, by_updates = module.geqrf, self.stage in LOOPS
         if self.stage == "s07_whole":
             # a launch of stage 6 costs less here than where it comes from Python
             whole = module.pays(B, m, n, replayed=True)
@@ -83,7 +87,8 @@ class Plan:
         if by_updates and A.numel() >= COPIED:
             from qrlib.scaling import scale
 
-            factor = _stage("s06_update").factor
+            six = _stage("s06_update")
+            factor = partial(six.factor, panel=getattr(module, "panel", six.panel))
             H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
             tau = A.new_empty(B, min(m, n))
             branches = max([1, *(k for matrices, k in BRANCHES if B >= matrices)])
@@ -180,6 +185,7 @@ def _check_device(device):
 
 def _captured(tasks):
     """A graph with a branch for each task, which is a function of nothing."""
+    # what a task puts beside itself comes after it, see streams
     main, sides = torch.cuda.Stream(priority=-1), [torch.cuda.Stream() for _ in tasks[1:]]
     main.wait_stream(torch.cuda.current_stream())
     # what compiles, or allocates for good, must have done so before the capture

@@ -27,7 +27,7 @@ TABLE = {1: (64, 64, 4, 3), 4: (64, 64, 4, 3), 8: (64, 64, 4, 2)}
 # 64 x 64 tiles is 2,000 multiply-adds a thread, and their registers spill
 SMALL = tl.constexpr("tf32x3")
 # of fewer matrices the next panels go beside the rest of the update
-AHEAD = 128
+AHEAD = 32
 
 
 @triton.jit
@@ -271,13 +271,14 @@ def join(T_ptr, G_ptr, NB: tl.constexpr, h: tl.constexpr):
         tl.store(T_ptr + right + block, -tl.dot(T1, X, input_precision=SMALL))
 
 
-def share_out(B, tiles, m, device, least=128):
-    """How many programs share the rows of a matrix, so that the chip is full, and rows for each.
+def share_out(B, tiles, m, device, least=128, fill=2):
+    """How many programs share the rows of a matrix, and rows for each.
 
-    least: so many rows at least, if there are so many.
+    Args:
+        tiles: of the columns of a matrix. least: so many rows at least, if there are so many.
+        fill: programs for each multiprocessor; with two the chip is full.
     """
-    programs = 2 * processors(device)
-    shares = max(1, min(programs // max(1, B * tiles), cdiv(m, least)))
+    shares = max(1, min(fill * processors(device) // max(1, B * tiles), cdiv(m, least)))
     rows = cdiv(cdiv(m, shares), 64) * 64
     return cdiv(m, rows), rows
 
@@ -301,7 +302,7 @@ def of_factor(V):
     return V.stride(1) if V.ndim == 4 else 0, (V.stride(0), V.stride(-2))
 
 
-def update(V, T, C, precision, *, G=None, e=None, done=0):
+def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2):
     """C <- Q^T C in place, by one panel of up to 64 columns or by two.
 
     Args:
@@ -309,6 +310,7 @@ def update(V, T, C, precision, *, G=None, e=None, done=0):
             [B, 128, 64], theirs one above the other. G: [B, 64, 64], V2^T V1, if there are two.
         C: [B, m, n], scaled. e: [B, n], the exponents of its scale.
         done: rows that are R's from now on, and get the scale of A, if e is given.
+        fill: of share_out.
     """
     B, m, n = C.shape
     two = V.shape[-1] > NB
@@ -319,7 +321,7 @@ def update(V, T, C, precision, *, G=None, e=None, done=0):
         # registers do not suffice to load ahead for these, too
         BC, stages = max(16, next_power_of_2(n)), 1
     columns = cdiv(n, BC)
-    shares, rows = share_out(B, columns, m, C.device)
+    shares, rows = share_out(B, columns, m, C.device, fill=fill)
     lo, v = of_factor(V)
     t, c = T.stride()[:2], C.stride()[:2]
     shape = {"BR": BR, "NB": nk, "BC": BC, "TWO": two, "PRECISION": precision, "num_warps": warps}
@@ -334,6 +336,15 @@ def update(V, T, C, precision, *, G=None, e=None, done=0):
     grid = (B, columns, shares)
     share_kernel[grid](V, C, W, m, n, nb, lo, rows, *v, *c, **shape)
     subtract_kernel[grid](V, T, G, W, C, e, m, n, nb, lo, rows, done, *v, *t, *c, last, **shape)
+
+
+def update_beside(V, T, C, precision, *, e, **options):
+    """As update, with a program for each multiprocessor at a time: panels find room beside it."""
+    BC = TABLE[8][1]
+    step = max(1, processors(C.device) // C.shape[0]) * BC
+    for c in range(0, C.shape[-1], step):
+        part = C[..., c : c + step], precision
+        update(V, T, *part, e=e[:, c : c + step], fill=1, **options)
 
 
 def panel(H, tau, V, T, G, precision, F, branch):
@@ -402,7 +413,7 @@ def factor(H, e, tau, precision="fp16x3", panel=panel):
         r = min(q + 2 * NB, n) if ahead else n
         if r < n:
             with branch.fork():
-                update(Fj, T, H[:, j:, r:], precision, G=G, e=e[:, r:], done=q - j)
+                update_beside(Fj, T, H[:, j:, r:], precision, G=G, e=e[:, r:], done=q - j)
         if q < n:
             update(Fj, T, H[:, j:, q:r], precision, G=G, e=e[:, q:r], done=q - j)
     branch.join()

@@ -14,11 +14,13 @@ from qrlib.compact import QR
 from qrlib.elimination import SMALL, eliminate, larft, sum_of_shares
 from qrlib.fallback import fallback_kernel
 from qrlib.scaling import cdiv, scaled
-from qrlib.stages import s06_update
+from qrlib.stages import s06_update, s07_whole
 from qrlib.stages.s06_update import N0, NB
 
 # (rows of a tile, warps) of what sees all rows of a panel
 TABLE = {"square": (64, 4), "vectors": (32, 4)}
+# rows of a register tile of a panel that falls: warps. Taller ones live in memory
+FALLBACK = {512: 8, 1024: 8}
 # at least so many rows for each of the programs that share a panel
 ROWS = 128
 # what a certificate allows a column of a panel to be wrong, in units of m 2^-24
@@ -229,14 +231,23 @@ def panel(H, tau, V, T, G, precision, F, branch):
     judge_kernel[(B,)](
         W, squares, S, tau, T, G, ok, shares, limit, *t, N0=N0, num_warps=4, **shape
     )  # fmt: skip
+    BM, warps = next(((BM, w) for BM, w in FALLBACK.items() if m <= BM), (0, 4))
     fallback_kernel[(B,)](
         H, tau, V, F, T, G, W, ok, m, lo, *p, *V.stride()[:2], *f, *t,
-        BR=64, N0=N0, PRECISION=precision, num_warps=4, num_stages=1, **shape,
+        BM=BM, BR=64, N0=N0, PRECISION=precision, num_warps=warps, num_stages=1, **shape,
     )  # fmt: skip
     # nobody waits for what H has of it
     with branch.fork(S, e, ok):
         own = F[..., NB if two else 0 :]
         finish_kernel[(B, cdiv(m, 64))](H, own, S, e, ok, m, lo, *p, *f, BR=64, NB=NB, num_warps=4)
+
+
+def pays(B, m, n, replayed):
+    """Whether panels, each at once, are faster than the one launch of stage 7.
+
+    What the line is worth for 40 matrices of 176 is in book/data/cases.json.
+    """
+    return not s07_whole.pays(B, m, n, replayed) or (replayed and max(m, n) > 160)
 
 
 def geqrf(A, *, precision="fp16x3"):

@@ -26,6 +26,7 @@ import wrong_reconstruction
 import wrong_s05
 import wrong_s06
 import wrong_s07
+import wrong_s08
 
 import qrlib
 from qrlib import certificate, householder, matrices, model
@@ -843,6 +844,7 @@ WRONG = {
     **wrong_s07.WRONG,
     **wrong_reconstruction.WRONG,
     **wrong_precision.WRONG,
+    **wrong_s08.WRONG,
     **wrong_measure.WRONG,
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]

@@ -1,13 +1,16 @@
 """The figures of the chapter "A chain in one warp": lanes and rows, sums cut off, two streams."""
 
+from collections import Counter
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from qrlib.bench.results import load, short
+from qrlib.compilelab import compile_config, families
 from qrlib.devices import DEVICES
-from qrlib.launches import launches
+from qrlib.launches import Config, launches
 from qrlib.matrices import make
 from qrlib.model import Count, gemm
 from qrlib.stages import s08_cholesky
@@ -33,8 +36,7 @@ P43 = np.array([[2.0, 4, 5], [2, -2, 3], [2, 4, 1], [2, -2, -1]])
 class Moment(NamedTuple):
     """A block of N rows between two steps.
 
-    z, x: rows that are left, of [G | X] and [I | X^T], the mirror's first; None where one has moved
-    up. rw, yl: rows that are found, of [R | W] and [W^-T | L^T]. j: the mirror, at a moment when
+    z, x: rows that are left, of [G | X] and [I | X^T], the mirror's first. rw, yl: rows that are found, of [R | W] and [W^-T | L^T]. j: the mirror, at a moment when
     its row is there; None when rows have moved up.
     """
 
@@ -419,3 +421,33 @@ def beside(results=None, mode="replay"):
         )
     heads = ("matrices", "stage 6", "stage 8", "factor")
     return Table(f"{mode}; {results.where()}", heads, rows)
+
+
+# what the compiler makes of a chain
+
+
+class Inner(NamedTuple):
+    """The innermost loop of a kernel that takes a root, one mirror: {family: instructions}."""
+
+    config: Config
+    counts: dict
+
+
+@cache
+def in_loop(stage, kernel, target="sm_90a"):
+    """Inner of the first kernel of that name that is compiled to a loop, for 640 x 512 x 512."""
+    for each in launches(stage, 640, 512, 512, target=target):
+        if each.config.name == kernel:
+            made = compile_config(each.config, target)
+            # roots and inverses have a unit of their own
+            roots = [it.address for it in made.plain if it.name == "MUFU"]
+            inside = [
+                [it.name for it in made.plain if it.address in loop]
+                for loop in made.loops
+                if any(address in loop for address in roots)
+            ]
+            if inside:
+                names = min(inside, key=len)
+                counts = families(Counter(names))
+                return Inner(each.config, {"all": len(names)} | counts)
+    raise ValueError(f"stage {stage} starts no {kernel} with a loop around a root")

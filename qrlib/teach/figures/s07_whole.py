@@ -560,8 +560,8 @@ def small_chart(data=ALL_CASES):
     return fig
 
 
-def cases_table(data=ALL_CASES, stage="auto"):
-    """All cases as a markdown table: torch.geqrf, the package's own choice, and how much faster."""
+def cases_table(data=ALL_CASES, stage="s07_whole"):
+    """All cases as a markdown table: torch.geqrf, a stage, and how much faster it is replayed."""
     found = results.load(data)
     lines = [
         "| matrices | torch.geqrf | from Python | replayed | factor |",

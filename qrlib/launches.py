@@ -162,6 +162,8 @@ def _on_paper(device, started):
             "get_device_capability": (major, minor),
             "get_device_name": device.part,
             "current_device": 0,
+            # where launches are put into a graph, they are not on paper
+            "is_current_stream_capturing": False,
         }
         for name, answer in told.items():
             says = lambda *_, answer=answer: answer  # noqa: E731

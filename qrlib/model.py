@@ -5,10 +5,10 @@ comparisons, changes of sign, and products with a power of two, which only move 
 product of matrices [m, k] [k, n] is mnk multiplications and mn(k - 1) additions.
 
 Bytes are what an algorithm moves through device memory when every verb reads its operands from
-there and writes its results back, and nothing stays on the chip in between; of stages 5 to 7, what
-their kernels load and store, as often as they do. Their flops leave out what tiles have beyond the
-matrix, and a product of pairs counts once. Times are predictions: the word stands in everything
-printed here. What was measured carries its date.
+there and writes its results back, and nothing stays on the chip in between; of stages 5 to 8, what
+their kernels load and store, as often as they do, but of a panel of stage 8 once a kernel. Their
+flops leave out what tiles have beyond the matrix, and a product of pairs counts once. Times are
+predictions: the word stands in everything printed here. What was measured carries its date.
 
 Sizes are those of one matrix [m, n] up to `plan`, which takes the batch [B, m, n].
 Python's integers only: nothing is imported that has to be installed.
@@ -139,6 +139,27 @@ def geqrt3(m, b, *, dense=False):
         upper_left = Count(add=r * h * (h - 1) // 2, mul=r * h * (h + 1) // 2)
         join = Count(add=h * below, mul=h * below) + upper_right + upper_left
     return halves + larfb(m, r, h, dense=dense) + join
+
+
+def eliminate(b):
+    """R^T R = G and X - R = L W of matrices [b, b], side by side: about b^3 flops.
+
+    Source: LAPACK xPOTF2 and xLAORHR_COL_GETRFNP, as qrlib.reconstruction has it; chapter "All
+    columns at once".
+    """
+    # of each row of R what rows above have in it, and of each column of L what is right of it
+    found = sum(j * (b - j) for j in range(b))
+    rest = sum(j * j for j in range(b))
+    triangle = b * (b + 1) // 2
+    return Count(add=found + rest + triangle, mul=found + rest, div=2 * (triangle - b), sqrt=b)
+
+
+def triangular_inverse(b):
+    """The inverse of a triangular matrix [b, b]: about b^3/3 flops.
+
+    Source: LAPACK xTRTI2, as qrlib.reconstruction has it; chapter "All columns at once".
+    """
+    return _total(Count(add=j * (j - 1) // 2, mul=j * (j + 1) // 2 + j, div=1) for j in range(b))
 
 
 def geqrf(m, n, nb, *, recursive=False, dense=False):
@@ -406,7 +427,7 @@ def _geqrt3_launches(m, b):
     return halves + OPERATIONS["larfb"] + OPERATIONS["a join"]
 
 
-# of stages 5 to 7: columns of a narrow and of a wide panel, rows up to which a panel stays in
+# of stages 5 to 8: columns of a narrow and of a wide panel, rows up to which a panel stays in
 # registers, rows of a slice of a taller one, rows up to which columns are scaled in one reading
 NARROW, WIDE, TALL, SLICE, ONCE = 16, 64, 2048, 256, 1024
 # rows of stage 7's tiles, and the columns that it updates at a time; of more matrices than MANY,
@@ -498,8 +519,11 @@ def _wide(m, b, second):
     yield _Part("V and T", elements, products + joins, launches=2)
 
 
-def _two_wide_panels(B, m, n, nb):
-    """Stage 6 for a batch that fills the chip: a smaller one shares its rows among programs."""
+def _two_wide_panels(B, m, n, nb, wide=_wide):
+    """Stage 6 for a batch that fills the chip.
+
+    A smaller one shares its rows among programs, and the update by two panels is several launches.
+    """
 
     def parts():
         k = min(m, n)
@@ -509,10 +533,10 @@ def _two_wide_panels(B, m, n, nb):
         yield _Part("V and T", 2 * min(m, WIDE) * WIDE + 2 * WIDE * WIDE, launches=3)
         for j, q in _blocks(m, n, 2 * WIDE):
             p = min(j + WIDE, q)
-            yield from _wide(m - j, p - j, False)
+            yield from wide(m - j, p - j, False)
             if p < q:
                 yield _update("update", m - j, q - p, WIDE, extra=q - p)
-                yield from _wide(m - p, q - p, True)
+                yield from wide(m - p, q - p, True)
             if q < n:
                 yield _update("update", m - j, n - q, q - j, extra=n - q)
 
@@ -542,6 +566,56 @@ def _whole(B, m, n, nb):
     return _put_together(parts())
 
 
+def square(m):
+    """The Gram matrix of a wide panel of m rows."""
+    return gemm(WIDE, WIDE, m)
+
+
+def lengths(m):
+    """Sums of squares of the columns of a wide panel of m rows."""
+    return Count(add=WIDE * (m - 1), mul=WIDE * m)
+
+
+def vectors(m, second):
+    """V = P W^-1 below its top, V^T V, and V^T U if second."""
+    return gemm(m - WIDE, WIDE, WIDE) + (2 if second else 1) * square(m)
+
+
+def judge():
+    """(T and what a column has lost beside its length, the products for it)."""
+    found = Count(div=WIDE) + triangular_inverse(WIDE)
+    return found + Count(add=WIDE**2, mul=WIDE) + 2 * lengths(WIDE), 3 * square(WIDE)
+
+
+def _reconstructed(m, b, second):
+    """A wide panel by Cholesky QR, if it is tall enough; as if no matrix of it went back."""
+    if b < WIDE or m < 2 * WIDE:
+        # zeros above the diagonal of V
+        yield _Part("V and T", min(m, WIDE) * b)
+        yield from _wide(m, b, second)
+        return
+    small, P = b * b, m * b
+    U, grams = (P, 2) if second else (0, 1)
+    yield _Part("panels", P + small, square(m))
+    # products and the top of P in; what is left of four and what is found of four; exponents, ok
+    found = eliminate(b) + triangular_inverse(b)
+    yield _Part("panels", 10 * small + b + 1, found, columns=b)
+    # P but for its top, what is there of V, W^-1, and U in; V out; products and lengths
+    moved = P - small + 2 * small + b + U + P + grams * small + b
+    yield _Part("V and T", moved, vectors(m, second) + lengths(m))
+    # products, lengths, three of what was found in; T, V^T U, tau, and V^T V for T once more; ok
+    moved = (grams + 3 + grams + 1) * small + 2 * b + 2 + NARROW * b
+    yield _Part("V and T", moved, _total(judge()))
+    yield _Part("panels", 1)
+    # V and R in, both out, scaled back
+    yield _Part("panels", 2 * P + b * (b + 1) // 2 + b + 1)
+
+
+def _cholesky(B, m, n, nb):
+    """Stage 8: stage 6 with other wide panels."""
+    return _two_wide_panels(B, m, n, nb, _reconstructed)
+
+
 # a stage: its function (B, m, n, nb) -> _One, and its default nb; a new stage is one entry here
 PLANS = {
     "floor": (_floor, None),
@@ -552,6 +626,7 @@ PLANS = {
     "s05_panel": (_panel_on_chip, 16),
     "s06_update": (_two_wide_panels, None),
     "s07_whole": (_whole, None),
+    "s08_cholesky": (_cholesky, None),
 }
 
 

@@ -15,6 +15,7 @@ from tables import batch_of, normal
 
 import qrlib
 from qrlib import replay
+from qrlib.api import auto_stage
 from qrlib.jit import quick_reductions
 from qrlib.stages import stage
 
@@ -74,7 +75,8 @@ def assert_same(ours, expected):
 
 @pretended
 @pytest.mark.parametrize(
-    ("name", "branches"), [("s06_update", 2), ("s07_whole", 1), ("s04_recursive", 1)]
+    ("name", "branches"),
+    [("s06_update", 2), ("s07_whole", 1), ("s08_cholesky", 2), ("s04_recursive", 1)],
 )
 def test_new_data_gives_new_results_and_old_ones_stay(plan, name, branches):
     p = plan((3, 20, 18), stage=name)
@@ -83,6 +85,15 @@ def test_new_data_gives_new_results_and_old_ones_stay(plan, name, branches):
     found = [p(A) for A in given]
     for A, each in zip(given, found):
         assert_same(each, stage(name).geqrf(A))
+
+
+@pretended
+@pytest.mark.parametrize("name", ("s06_update", "s08_cholesky"))
+def test_the_panels_of_a_plan_are_those_of_its_stage(plan, monkeypatch, name):
+    seen, six = [], stage("s06_update")
+    monkeypatch.setattr(six, "factor", lambda *_, panel: seen.append(panel))
+    plan((3, 20, 18), stage=name)
+    assert set(seen) == {stage(name).panel}
 
 
 @pretended
@@ -215,10 +226,19 @@ def test_what_no_stage_takes_is_refused(plan):
 @pretended
 def test_auto_is_what_pays_in_a_graph(plan):
     assert plan((2, 20, 20), dtype=torch.float64).stage == "s04_recursive"
+    for shape, name in (((2, 20, 20), "s07_whole"), ((1, 200, 1), "s08_cholesky")):
+        A, p = normal(*shape), plan(shape)
+        assert p.stage == name
+        assert_same(p(A), stage(name).geqrf(A))
+    # a launch that comes from Python costs more: fewer of them pay
+    assert auto_stage(A) == "s07_whole"
+
+
+@pretended
+def test_stage_7_hands_over_where_that_pays_in_a_graph(plan):
     whole = stage("s07_whole")
     for B, m, n in ((2, 20, 20), (1, 200, 1)):
-        A, p = normal(B, m, n), plan((B, m, n))
-        assert p.stage == "s07_whole"
+        A, p = normal(B, m, n), plan((B, m, n), stage="s07_whole")
         one_launch = whole.pays(B, m, n, replayed=True)
         assert_same(p(A), whole.geqrf(A, whole=one_launch))
         # stage 6 has buffers of its own in a plan: H, exponents, tau
@@ -242,14 +262,15 @@ def test_it_says_what_it_is_and_what_it_holds(plan):
 
 @pytest.mark.parametrize("count", (1, 2, 3))
 def test_a_graph_has_a_branch_for_each_task_and_ends_with_the_last(monkeypatch, count):
-    log, current = [], ["the caller's"]
+    log, current, of_priority = [], ["the caller's"], {}
 
     class Stream:
         made = 0
 
-        def __init__(self):
+        def __init__(self, priority=0):
             Stream.made += 1
             self.name = f"stream {Stream.made}"
+            of_priority.setdefault(priority, []).append(self.name)
 
         def wait_stream(self, other):
             log.append((self.name, "waits", other.name))
@@ -280,6 +301,8 @@ def test_a_graph_has_a_branch_for_each_task_and_ends_with_the_last(monkeypatch, 
     before, inside = log[:begin], log[begin + 1 : -1]
     assert log[-1] == "end"
     main = next(stream for stream, what, *_ in before if what == "task")
+    # what tasks put beside themselves has a stream of the lowest priority, 0
+    assert of_priority[-1] == [main]
     # all that the caller has begun is done first, and all tasks before the capture
     assert before[0] == (main, "waits", current[0])
     assert before[-1] == (current[0], "waits", main)
@@ -302,6 +325,8 @@ class TestOnTheGpu:
         ("s07_whole", (40, 100, 100)),
         ("s06_update", (40, 352, 352)),
         ("s06_update", (2, 1000, 700)),
+        ("s08_cholesky", (20, 352, 352)),
+        ("s08_cholesky", (2, 1000, 700)),
         ("s05_panel", (30, 100, 100)),
         ("s04_recursive", (30, 100, 100)),
     )
@@ -421,7 +446,7 @@ class TestOnTheGpu:
         torch.cuda.empty_cache()
         assert torch.cuda.memory_reserved() <= before
 
-    @pytest.mark.parametrize("name", ("s06_update", "s07_whole"))
+    @pytest.mark.parametrize("name", ("s06_update", "s07_whole", "s08_cholesky"))
     def test_no_synchronisation_inside(self, name):
         shape = (40, 100, 100)
         p, A = qrlib.plan(shape, stage=name), self.data(shape, 0)

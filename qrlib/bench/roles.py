@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NamedTuple
 
+from qrlib import model
 from qrlib.model import Count, gemm, geqr2, larf, larfb, larfg, larft
 
 # "whole": panels and updates in one kernel; "fill": torch writes zeros, or copies
@@ -42,6 +43,11 @@ class Kernel(NamedTuple):
 def _product(count, precision):
     kind, times = PRODUCTS[precision]
     return {kind: times * count}
+
+
+def _with(others, products):
+    """Operations of both: others are those of the FP32 units."""
+    return products | {"fp32": others + products.get("fp32", Count())}
 
 
 def _panel(a):
@@ -94,8 +100,24 @@ def _whole(a):
     blocks = [(m - j, min(a.BN, k - j), n - min(j + a.BN, k)) for j in range(0, k, a.BN)]
     panels = sum((geqr2(rows, b) + larft(rows, b) for rows, b, _ in blocks), Count())
     updates = sum((larfb(rows, right, b, dense=True) for rows, b, right in blocks), Count())
-    (kind, products), *_ = _product(updates, a.PRECISION).items()
-    return {"fp32": panels + products} if kind == "fp32" else {"fp32": panels, kind: products}
+    return _with(panels, _product(updates, a.PRECISION))
+
+
+def _square(a):
+    return _product(model.square(a.m), "tf32x3")
+
+
+def _eliminate(a):
+    return {"fp32": model.eliminate(a.NB) + model.triangular_inverse(a.NB)}
+
+
+def _vectors(a):
+    return _with(model.lengths(a.m), _product(model.vectors(a.m, a.TWO), a.PRECISION))
+
+
+def _judge(a):
+    others, products = model.judge()
+    return _with(others, _product(products, "tf32x3"))
 
 
 def _corners(a):
@@ -116,6 +138,20 @@ KERNELS = {
     "update_kernel": Kernel("update", "V T G C e", "C", _update),
     "share_kernel": Kernel("update", "V C", "W", _share),
     "subtract_kernel": Kernel("update", "V T G W C e", "C", _subtract),
+    # W has room for more than it gets here, see vectors_kernel
+    "square_kernel": Kernel("panel", "P", "", _square, lambda a: -(-a.m // a.rows) * a.NB**2),
+    # and the top of the panel
+    "eliminate_kernel": Kernel(
+        "panel", "", "S e ok", _eliminate, lambda a: (a.shares + 1) * a.NB**2
+    ),
+    # W^-1 and the top of V, which takes the place of that of the panel
+    "vectors_kernel": Kernel("panel", "P e", "F W squares", _vectors, lambda a: a.NB**2),
+    # R, W and L^T, and V^T V where the shares were
+    "judge_kernel": Kernel("panel", "W squares ok", "tau T G ok", _judge, lambda a: 4 * a.NB**2),
+    # as if all panels stood
+    "fallback_kernel": Kernel("panel", "ok"),
+    # R
+    "finish_kernel": Kernel("panel", "e F ok", "H", more=lambda a: a.NB * (a.NB + 1) // 2),
     "whole_kernel": Kernel("whole", "A", "H tau", _whole),
     "tiny_kernel": Kernel("whole", "A", "H tau", lambda a: {"fp32": geqr2(*a.A.shape[1:])}),
 }

@@ -36,8 +36,9 @@ P43 = np.array([[2.0, 4, 5], [2, -2, 3], [2, 4, 1], [2, -2, -1]])
 class Moment(NamedTuple):
     """A block of N rows between two steps.
 
-    z, x: rows that are left, of [G | X] and [I | X^T], the mirror's first. rw, yl: rows that are found, of [R | W] and [W^-T | L^T]. j: the mirror, at a moment when
-    its row is there; None when rows have moved up.
+    z, x: rows that are left, of [G | X] and [I | X^T], the mirror's first. rw, yl: rows that are
+    found, of [R | W] and [W^-T | L^T]. j: the mirror, at a moment when its row is there; None when
+    rows have moved up.
     """
 
     z: tuple
@@ -131,8 +132,11 @@ def moment_frame(k, found=None):
         rows = getattr(it, name)
         for i in range(N):
             y = y0 + i * high
-            fig.text(left - 8, y + high / 2, _row_name(name, i, len(it.rw), it.j), size=12,
-                     anchor="end", color="muted")  # fmt: skip
+            # the mirror's row stands first until it is done
+            first = 0 if name in ("rw", "yl") else len(it.rw) - (it.j is not None)
+            if i < len(rows):
+                words = f"row {first + i}"
+                fig.text(left - 8, y + high / 2, words, size=12, anchor="end", color="muted")
             for lane in range(2 * N):
                 x = left + lane * wide + 8 * (lane >= N)
                 value = rows[i][lane] if i < len(rows) else None
@@ -143,15 +147,6 @@ def moment_frame(k, found=None):
                 fig.rect(x + 1, y + 1, wide - 2, high - 2, r=3, **look)
                 fig.text(x + wide / 2, y + high / 2, _entry(value), size=13)
     return fig
-
-
-def _row_name(band, i, done, j):
-    """Which row of the block a line holds."""
-    if band in ("rw", "yl"):
-        return f"row {i}"
-    # the mirror's row stands first while it is made
-    row = i + done - (j is not None)
-    return f"row {row}"
 
 
 def _cell_look(band, i, lane, it, N):
@@ -310,9 +305,9 @@ def with_tau(n, how, batch=2):
 
 # who goes first
 
-AHEAD = (60, 1024)
+AHEAD = (8, 2048)
 # of a pair of panels: made up, the same for all heights
-PAIR = 150.0
+PAIR = 100.0
 
 
 def lengths(B=AHEAD[0], n=AHEAD[1], pair=PAIR, device=H200):

@@ -8,14 +8,17 @@ import numpy as np
 import torch
 
 from qrlib.bench.results import load, short
+from qrlib.bench.roles import cost
+from qrlib.bench.starts import starts
 from qrlib.compilelab import compile_config, families
 from qrlib.devices import DEVICES
+from qrlib.jit import as_jit
 from qrlib.launches import Config, launches
 from qrlib.matrices import make
-from qrlib.model import Count, gemm
-from qrlib.stages import s08_cholesky
+from qrlib.stages import s06_update, s08_cholesky
 from qrlib.stages.s03_blocked import geqrf as mirrors
 from qrlib.stages.s06_update import NB
+from qrlib.streams import Branch
 from qrlib.teach.ahead import length, schedule
 from qrlib.teach.figures.certify import Table
 from qrlib.teach.figures.ladder import CASES, duration
@@ -177,65 +180,48 @@ def rows_stepper():
 
 
 class Part(NamedTuple):
-    """A kernel of a panel of one matrix: {format: flops}, bytes, and steps that wait in it."""
+    """A kernel of a panel: programs, bytes, {format: flops}, and steps that wait in it."""
 
     name: str
-    flops: dict
+    programs: int
     bytes: int
+    flops: dict
     steps: int
 
 
-def panel_parts(m, shares=1, nb=NB, two=False):
-    """[Part] of a panel m x nb of stage 8 that stands, in order; products of pairs count as three.
+# one for each column
+STEPS = {"eliminate": NB, "judge": NB}
 
-    shares: programs among which its rows are shared out. two: the second panel of a pair.
+
+def panel_parts(B, m):
+    """[Part] of a panel m x 64 of B matrices by stage 8, in order, if all stand.
+
+    What a kernel reads or writes counts once; products of pairs count as three. Rows are not shared
+    out among programs.
     """
-    square = nb * nb
-    G = Count() if not two else gemm(nb, nb, m)
-    V = gemm(m - nb, nb, nb) + gemm(nb, nb, m) + G
-    halves = sum((4 * gemm(16, nb, p) for p in range(0, nb, 16)), Count())
-    # each of the four takes a multiply and an add an entry of the triangle above or below
-    rows = 4 * nb * square
-    inverse = sum((gemm(16, nb, nb - 16 - p) for p in range(0, nb - 16, 16)), Count())
-    small = 3 * gemm(nb, nb, nb)
-    panels = 2 if two else 1
-    return [
-        Part("square", {"tf32": 3 * gemm(nb, nb, m).flops}, 4 * (m * nb + shares * square), 0),
-        Part(
-            "eliminate",
-            {"fp32": rows // 4, "tf32": 3 * halves.flops},
-            4 * (shares * square + square + 8 * square + nb),
-            nb,
-        ),
-        Part(
-            "vectors",
-            {"fp16": 3 * V.flops, "fp32": 2 * m * nb},
-            4 * ((m - nb) * nb + 2 * square + m * nb * panels + shares * (panels * square + nb)),
-            0,
-        ),
-        Part(
-            "judge",
-            {"tf32": 3 * (inverse + small).flops, "fp32": nb * 16 * nb},
-            4 * (shares * (panels * square + nb) + 4 * square + square + nb),
-            nb,
-        ),
-        Part("fallback", {}, 4, 0),
-        Part("finish", {}, 4 * (m * nb + square // 2 + m * nb), 0),
-    ]
+    found = []
+
+    def each(run, kernel, args, kwargs):
+        given = {p.name: p.default for p in as_jit(kernel).params}
+        given |= dict(zip(given, args, strict=False)) | kwargs
+        name = kernel.fn.__name__
+        moved, flops = cost(name, given)
+        name = name.removesuffix("_kernel")
+        found.append(Part(name, int(np.prod(kwargs["grid"])), moved, flops, STEPS.get(name, 0)))
+
+    # a shape and no numbers
+    H = torch.empty(B, m, NB, device="meta")
+    F = s06_update.factors(B, m, "fp16x3", H)[..., :NB]
+    tau, T, V = H.new_empty(B, NB), H.new_empty(B, NB, NB), torch.empty_like(H)
+    with starts(each):
+        s08_cholesky.panel(H, tau, V, T, None, "fp16x3", F, Branch(False))
+    return found
 
 
-def seconds(part, batch, device=H200):
+def seconds(part, device=H200):
     """(arithmetic, memory) at the rates measured on a device, if all of it were at work."""
     work = sum(flops / device.measured[kind].value for kind, flops in part.flops.items())
-    return batch * work, batch * part.bytes / device.measured["bandwidth"].value
-
-
-def programs(B, n, name, target="sm_90a"):
-    """Programs of the first launch of a kernel of stage 8."""
-    first = next(
-        each for each in launches(s08_cholesky, B, n, n, target=target) if each.config.name == name
-    )
-    return int(np.prod(first.grid))
+    return work, part.bytes / device.measured["bandwidth"].value
 
 
 # sums that are cut off

@@ -23,6 +23,8 @@ NB, N0 = 64, 16
 # by hand; again: change one, and time it by
 # python -m qrlib.bench --case 3 --stage s06_update --compare none --replay
 TABLE = {1: (64, 64, 4, 3), 4: (64, 64, 4, 3), 8: (64, 64, 4, 2)}
+# of the first pass over the rows, V^T C, which needs memory for C too: (rows of a tile, stages)
+FIRST = {1: (64, 3), 4: (32, 6), 8: (32, 4)}
 # of the small products with T, which may be larger than 1: no float16. In "ieee" a product of
 # 64 x 64 tiles is 2,000 multiply-adds a thread, and their registers spill
 SMALL = tl.constexpr("tf32x3")
@@ -39,14 +41,14 @@ def _load(ptr, i, c, m, n, stride):
 def inner_products(
     V_ptr, C_ptr, c, m, n, nb, lo, stride_vm, stride_cm,
     BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr = None,
 ):  # fmt: skip
     """V^T C over m rows, for columns c of C; for two panels side by side, if TWO. [NB, BC] each"""
     i, k = tl.arange(0, BR)[:, None], tl.arange(0, NB)[None, :]
     # where there are two, only the second may be narrower
     nb1 = NB if TWO else nb
     W, X = tl.zeros([NB, BC], tl.float32), tl.zeros([NB, BC], tl.float32)
-    for r0 in range(0, m, BR):
+    for r0 in tl.range(0, m, BR, num_stages=STAGES):
         c1, c2 = tiles.parts(_load(C_ptr, i, c, m - r0, n, stride_cm), PRECISION)  # [BR, BC]
         v1, v2 = _factor(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)  # [BR, NB]
         W = tiles.product(tl.trans(v1), tl.trans(v2), c1, c2, W, PRECISION)
@@ -81,7 +83,7 @@ def through_t(T_ptr, G_ptr, W, X, nb, stride_tm, NB: tl.constexpr, TWO: tl.const
 def subtract(
     V_ptr, Z, Y, C_ptr, e_ptr, c, m, n, nb, lo, done, stride_vm, stride_cm,
     BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """C <- C - V Z, and - V2 Y, for m rows. The first `done` rows are R's, and get A's scale."""
     i, k = tl.arange(0, BR)[:, None], tl.arange(0, NB)[None, :]
@@ -97,8 +99,15 @@ def subtract(
     s = tiles.power_of_two(e)
     if e_ptr is not None:
         unscaled = tiles.power_of_two(tl.load(e_ptr + c, mask=c < n, other=0))
+    if EARLY:
+        early = _load(C_ptr, i, c, m, n, stride_cm)
     for r0 in range(0, m, BR):
-        C = _load(C_ptr, i, c, m - r0, n, stride_cm)
+        if EARLY:
+            # the next ones are on their way while these are in products
+            C = early
+            early = _load(C_ptr + BR * stride_cm, i, c, m - r0 - BR, n, stride_cm)
+        else:
+            C = _load(C_ptr, i, c, m - r0, n, stride_cm)
         v1, v2 = _factor(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)
         D = tiles.product(v1, v2, z1, z2, tl.zeros([BR, BC], tl.float32), PRECISION)
         if TWO:
@@ -117,7 +126,7 @@ def update_kernel(
     V_ptr, T_ptr, G_ptr, C_ptr, e_ptr, m, n, nb, lo, done,
     stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
     BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, FIRST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """C <- C - V T^T V^T C for BC columns of one matrix: C is read twice and written once."""
     b = tl.program_id(0).to(tl.int64)
@@ -127,20 +136,21 @@ def update_kernel(
     if e_ptr is not None:
         e_ptr += b * stride_eb
     W, X = inner_products(
-        V_ptr, C_ptr, c, m, n, nb, lo, stride_vm, stride_cm, BR, NB, BC, TWO, PRECISION
+        V_ptr, C_ptr, c, m, n, nb, lo, stride_vm, stride_cm,
+        FIRST[0], NB, BC, TWO, PRECISION, FIRST[1],
     )  # fmt: skip
     Z, Y = through_t(T_ptr + b * stride_tb, G_ptr + b * NB * NB, W, X, nb, stride_tm, NB, TWO)
     subtract(
         V_ptr, Z, Y, C_ptr, e_ptr, c, m, n, nb, lo, done, stride_vm, stride_cm,
-        BR, NB, BC, TWO, PRECISION,
+        BR, NB, BC, TWO, PRECISION, EARLY,
     )  # fmt: skip
 
 
 @triton.jit
 def share_kernel(
     V_ptr, C_ptr, W_ptr, m, n, nb, lo, rows, stride_vb, stride_vm, stride_cb, stride_cm,
-    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
-    PRECISION: tl.constexpr,
+    NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
+    PRECISION: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """W [B, shares, 1 or 2, NB, n]: each program's share of V^T C, from `rows` rows."""
     b = tl.program_id(0).to(tl.int64)
@@ -149,7 +159,7 @@ def share_kernel(
     W, X = inner_products(
         V_ptr + b * stride_vb + begin * stride_vm, C_ptr + b * stride_cb + begin * stride_cm, c,
         tl.minimum(rows, (m - begin).to(tl.int32)), n, nb, lo, stride_vm, stride_cm,
-        BR, NB, BC, TWO, PRECISION,
+        FIRST[0], NB, BC, TWO, PRECISION, FIRST[1],
     )  # fmt: skip
     panels = 2 if TWO else 1
     share = (b * tl.num_programs(2) + tl.program_id(2)) * panels
@@ -290,6 +300,11 @@ def processors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def _early(device):
+    """Whether registers suffice to load a tile of C before its turn: not on sm_100a."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+
+
 def factors(B, m, precision, like):
     """Memory for V: [B, m, 128], or pairs [B, 2, m, 128]; see tiles.store_factor."""
     if precision == "fp16x3":
@@ -316,26 +331,32 @@ def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2):
     two = V.shape[-1] > NB
     nb = V.shape[-1] - NB if two else V.shape[-1]
     nk = NB if two or nb > N0 else N0
-    BR, BC, warps, stages = TABLE[8 if two else nk // N0]
+    row = 8 if two else nk // N0
+    (BR, BC, warps, stages), first = TABLE[row], FIRST[row]
     if n <= BC // 2:
         # registers do not suffice to load ahead for these, too
-        BC, stages = max(16, next_power_of_2(n)), 1
+        BC, stages, first = max(16, next_power_of_2(n)), 1, (BR, 1)
     columns = cdiv(n, BC)
     shares, rows = share_out(B, columns, m, C.device, fill=fill)
     lo, v = of_factor(V)
     t, c = T.stride()[:2], C.stride()[:2]
-    shape = {"BR": BR, "NB": nk, "BC": BC, "TWO": two, "PRECISION": precision, "num_warps": warps}
+    shape = {"NB": nk, "BC": BC, "TWO": two, "PRECISION": precision, "num_warps": warps}
     shape["num_stages"] = stages
     # the kernel does not look at it
     G = T if G is None else G
     last = 0 if e is None else e.stride(0)
     if shares == 1:
-        update_kernel[(B, columns)](V, T, G, C, e, m, n, nb, lo, done, *v, *t, *c, last, **shape)
+        update_kernel[(B, columns)](
+            V, T, G, C, e, m, n, nb, lo, done, *v, *t, *c, last,
+            BR=BR, FIRST=first, EARLY=_early(C.device), **shape,
+        )  # fmt: skip
         return
     W = C.new_empty(B, shares, 1 + two, nk, n)
     grid = (B, columns, shares)
-    share_kernel[grid](V, C, W, m, n, nb, lo, rows, *v, *c, **shape)
-    subtract_kernel[grid](V, T, G, W, C, e, m, n, nb, lo, rows, done, *v, *t, *c, last, **shape)
+    share_kernel[grid](V, C, W, m, n, nb, lo, rows, *v, *c, FIRST=first, **shape)
+    subtract_kernel[grid](
+        V, T, G, W, C, e, m, n, nb, lo, rows, done, *v, *t, *c, last, BR=BR, **shape
+    )  # fmt: skip
 
 
 def update_beside(V, T, C, precision, *, e, **options):

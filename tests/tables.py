@@ -1,9 +1,11 @@
-"""What the tests are parametrised from: the stages, the families, sizes, shapes and scales."""
+"""What the tests are parametrised from, and what a stage is held to."""
 
 import numpy as np
 import torch
 
+import qrlib
 from qrlib import matrices
+from qrlib.certificate import LAPACK
 from qrlib.stages import ANYWHERE
 
 FAMILIES = matrices.FAMILIES
@@ -37,3 +39,14 @@ def batch_of(family, batch, n, *, cond=1, seed=0, dtype=np.float32):
 
 def normal(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_as_good_as_lapack(A, H, tau, by_lapack=None):
+    c = qrlib.certify(A, H, tau, gate=LAPACK)
+    assert c.passed, c
+    reference = by_lapack or qrlib.certify(A, *torch.geqrf(A))
+    for ours, theirs in (
+        (c.factor, reference.factor),
+        (c.orthogonality, reference.orthogonality),
+    ):
+        assert (2 * ours <= 4 * np.maximum(1, 2 * theirs)).all(), (c, reference)

@@ -12,24 +12,26 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
-from tables import FAMILIES, batch_of, normal
+from tables import FAMILIES, assert_as_good_as_lapack, batch_of, normal
 
 import qrlib
 from qrlib import matrices, scaling, tall
 from qrlib.certificate import LAPACK
 from qrlib.householder import larfb, larft
 from qrlib.jit import quick_reductions
-from qrlib.stages import s05_panel, s06_update, s07_whole
+from qrlib.stages import s05_panel, s06_update, s07_whole, s08_cholesky
 from qrlib.tracer import trace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-STAGES = {"s05": s05_panel, "s06": s06_update, "s07": s07_whole}
+STAGES = {"s05": s05_panel, "s06": s06_update, "s07": s07_whole, "s08": s08_cholesky}
+# panels of stage 8 have at least 128 rows, and all of 64 columns; smaller ones are those of stage 6
+SIZES = dict.fromkeys(STAGES, (18, 18)) | {"s08": (130, 66)}
 # the interpreter computes in NumPy, which warns of each NaN that a test puts in
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 each_stage = pytest.mark.parametrize("stage", STAGES)
+each_size = pytest.mark.parametrize("stage, m, n", [(s, *size) for s, size in SIZES.items()])
 
 
 @pytest.fixture(autouse=True)
@@ -44,19 +46,10 @@ def geqrf(stage, A, **options):
     return H.cpu(), tau.cpu()
 
 
-def assert_as_good_as_lapack(A, H, tau, by_lapack=None):
-    c = qrlib.certify(A, H, tau, gate=LAPACK)
-    assert c.passed, c
-    reference = by_lapack or qrlib.certify(A, *torch.geqrf(A))
-    for ours, theirs in (
-        (c.factor, reference.factor),
-        (c.orthogonality, reference.orthogonality),
-    ):
-        assert (2 * ours <= 4 * np.maximum(1, 2 * theirs)).all(), (c, reference)
-
-
-# one size below, at and above a narrow panel, and two wide panels; the GPU sees many more
+# one size below, at and above a narrow panel, and two wide panels; and, for stage 8, panels that
+# are too short, just tall enough, and with columns to their right; the GPU sees many more
 SMALL = ((1, 1), (2, 2), (5, 3), (3, 5), (16, 16), (17, 17), (33, 20), (20, 33), (70, 66), (66, 70))
+TALL = ((127, 64), (128, 64), (130, 200))
 
 
 def dots(source):
@@ -96,8 +89,8 @@ def test_every_dot_names_its_precision():
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="products are looked at in the interpreter")
 @pytest.mark.parametrize("precision", ("ieee", "tf32x3", "fp16x3"))
-@pytest.mark.parametrize("stage", ("s06", "s07"))
-def test_no_product_of_float32_is_one_of_tf32(stage, precision, monkeypatch):
+@pytest.mark.parametrize("stage, m, n", (("s06", 20, 34), ("s07", 20, 34), ("s08", 130, 80)))
+def test_no_product_of_float32_is_one_of_tf32(stage, m, n, precision, monkeypatch):
     """What a source cannot show: the type of the factors, and the precision that is named."""
     import triton.language as tl
     from triton.runtime import interpreter
@@ -111,7 +104,7 @@ def test_no_product_of_float32_is_one_of_tf32(stage, precision, monkeypatch):
         return dot(a, b, total, input_precision, *rest)
 
     monkeypatch.setattr(builder, "create_dot", create_dot)
-    STAGES[stage].geqrf(normal(1, 20, 34), precision=precision)
+    STAGES[stage].geqrf(normal(1, m, n), precision=precision)
     named = {"ieee": "IEEE", "tf32x3": "TF32x3"}
     of_float32 = {p.rpartition(".")[2] for a, b, p in seen if "fp32" in (a, b)}
     assert of_float32 == {"TF32x3", named.get(precision, "TF32x3")}
@@ -120,41 +113,43 @@ def test_no_product_of_float32_is_one_of_tf32(stage, precision, monkeypatch):
     assert all(a == b for a, b, _ in seen)
 
 
-@each_stage
-@pytest.mark.parametrize("m, n", SMALL)
+@pytest.mark.parametrize(
+    "stage, m, n",
+    [(stage, m, n) for stage in STAGES for m, n in (*SMALL, *(TALL if stage == "s08" else ()))],
+)
 def test_small(stage, m, n):
     A = normal(2, m, n, seed=m * n)
     assert_as_good_as_lapack(A, *geqrf(stage, A))
 
 
-@each_stage
+@each_size
 @pytest.mark.parametrize("family", FAMILIES)
-def test_families(stage, family):
-    A = batch_of(family, 2, 20)
+def test_families(stage, m, n, family):
+    A = batch_of(family, 1, m)[:, :, :n]
     assert_as_good_as_lapack(A, *geqrf(stage, A))
 
 
-@each_stage
+@each_size
 @pytest.mark.parametrize("scale", (1e-38, 1e-30, 1e-20, 1e20, 1e30, 1e37))
-def test_scales(stage, scale):
-    A = normal(1, 18, 18) * scale
+def test_scales(stage, m, n, scale):
+    A = normal(1, m, n) * scale
     assert_as_good_as_lapack(A, *geqrf(stage, A))
 
 
-@each_stage
-def test_graded_columns_keep_their_digits(stage):
-    A = normal(1, 20, 20) * 10.0 ** -torch.arange(0, 40, 2)
+@each_size
+def test_graded_columns_keep_their_digits(stage, m, n):
+    A = normal(1, m, n) * 10.0 ** -torch.linspace(0, 38, n)
     H, tau = geqrf(stage, A)
     # column by column, each by its own length: a norm of the whole would not see the small ones
     assert qrlib.certify(A, H, tau).columnwise.max() < 2
 
 
-@each_stage
-def test_what_is_left_of_a_column_is_a_mirror_until_it_is_nothing(stage):
+@each_size
+def test_what_is_left_of_a_column_is_a_mirror_until_it_is_nothing(stage, m, n):
     """A rest of 2^-40 of its column is reflected, one of 2^-60 is taken for zero."""
-    A = torch.zeros(2, 3, 2)
+    A = torch.zeros(2, m, n)
     A[:, 0] = 1
-    A[0, 1:, 1], A[1, 1:, 1] = 2.0**-40, 2.0**-60
+    A[0, 1:3, 1], A[1, 1:3, 1] = 2.0**-40, 2.0**-60
     H, tau = geqrf(stage, A)
     assert tau[0, 1] == pytest.approx(1 + 0.5**0.5) and tau[1, 1] == 0
     assert H[0, 1, 1] == pytest.approx(-(2**0.5) * 2.0**-40)
@@ -162,25 +157,31 @@ def test_what_is_left_of_a_column_is_a_mirror_until_it_is_nothing(stage):
 
 
 class TestConventions:
-    @each_stage
-    def test_triangular_input_comes_back(self, stage):
-        A = -batch_of("upper", 2, 20)
+    @each_size
+    def test_triangular_input_comes_back(self, stage, m, n):
+        A = -batch_of("upper", 2, m)[:, :, :n]
         H, tau = geqrf(stage, A)
         assert torch.equal(H, A)
         assert (tau == 0).all()
 
-    @each_stage
-    def test_zero_column(self, stage):
-        A = normal(2, 19, 18)
+    @each_size
+    def test_zero_column(self, stage, m, n):
+        A = normal(2, m, n)
         A[:, :, [0, 7, 17]] = 0
         H, tau = geqrf(stage, A)
         assert (tau[:, [0, 7, 17]] == 0).all() and (H[:, :, [0, 7, 17]] == 0).all()
         assert qrlib.certify(A, H, tau).passed
 
     @each_stage
-    def test_sign_is_that_of_the_bit(self, stage):
+    def test_the_example_of_lapack_for_a_sign(self, stage):
         A = torch.tensor([[[0.0, 1], [1, 0]], [[-0.0, 1], [1, 0]]])
         assert geqrf(stage, A)[0][:, 0, 0].tolist() == [-1, 1]
+
+    @each_size
+    def test_sign_is_that_of_the_bit(self, stage, m, n):
+        A = normal(1, m, n).repeat(2, 1, 1)
+        A[0, 0, 0], A[1, 0, 0] = 0.0, -0.0
+        assert torch.signbit(geqrf(stage, A)[0][:, 0, 0]).tolist() == [True, False]
 
     @each_stage
     def test_one_by_one_keeps_its_sign(self, stage):
@@ -198,21 +199,21 @@ class TestConventions:
         assert tau[0, 0].item() == pytest.approx(26 / 14) and tau[0, 2] == 0
 
 
-@each_stage
-@pytest.mark.parametrize("bad", (float("nan"), float("inf")))
-def test_nan_and_inf_stay_home_and_show(stage, bad):
-    A = normal(3, 18, 18)
+@each_size
+def test_nan_and_inf_stay_home_and_show(stage, m, n):
+    A = normal(3, m, n)
     clean = geqrf(stage, A)
-    A[1, 4, 3] = bad
+    A[0, 4, 3], A[2, 4, 3] = float("nan"), float("inf")
     H, tau = geqrf(stage, A)
-    assert torch.equal(H[[0, 2]], clean[0][[0, 2]]) and torch.equal(tau[[0, 2]], clean[1][[0, 2]])
-    assert not (torch.isfinite(H[1]).all() and torch.isfinite(tau[1]).all())
+    assert torch.equal(H[1], clean[0][1]) and torch.equal(tau[1], clean[1][1])
+    for b in (0, 2):
+        assert not (torch.isfinite(H[b]).all() and torch.isfinite(tau[b]).all())
 
 
-@each_stage
+@each_size
 @pytest.mark.parametrize("k", (-40, 40))
-def test_power_of_two_equivariance(stage, k):
-    A = normal(1, 18, 18)
+def test_power_of_two_equivariance(stage, m, n, k):
+    A = normal(1, m, n)
     H, tau = geqrf(stage, A)
     H2, tau2 = geqrf(stage, A * 2.0**k)
     assert torch.equal(tau2, tau) and torch.equal(H2.tril(-1), H.tril(-1))
@@ -236,9 +237,9 @@ def test_any_strides_and_input_untouched(stage, layout):
 
 
 @pytest.mark.parametrize("precision", ("ieee", "tf32x3", "fp16x3"))
-@pytest.mark.parametrize("stage", ("s06", "s07"))
-def test_precisions(stage, precision):
-    A = normal(1, 30, 34)
+@pytest.mark.parametrize("stage, m, n", (("s06", 30, 34), ("s07", 30, 34), ("s08", 130, 80)))
+def test_precisions(stage, m, n, precision):
+    A = normal(1, m, n)
     assert_as_good_as_lapack(A, *geqrf(stage, A, precision=precision))
 
 
@@ -274,11 +275,11 @@ def test_t_is_that_of_larft():
 def shares(request, monkeypatch):
     """Rows shared out among programs give what one program gives."""
 
-    def _shares(B, tiles, m, device):
+    def share_out(B, tiles, m, device, *args, **options):
         rows = math.ceil(m / request.param / 64) * 64
         return math.ceil(m / rows), rows
 
-    monkeypatch.setattr(s06_update, "_shares", _shares)
+    monkeypatch.setattr(s06_update, "share_out", share_out)
 
 
 def a_reflector(m, nb, seed):
@@ -355,10 +356,10 @@ def test_wide_panel(shares, nb, precision):
     H = normal(2, 200, 64 + nb, seed=nb).to(DEVICE) / 16
     V, T, tau = H.new_zeros(2, 200, 64), H.new_zeros(2, 128, 64), H.new_empty(2, 64 + nb)
     F, G = s06_update.factors(2, 200, precision, H), H.new_empty(2, 64, 64)
-    s06_update.panel(H[:, :, :64], tau[:, :64], V, T[:, :64], None, precision, F[..., :64])
+    s06_update.panel(H[:, :, :64], tau[:, :64], V, T[:, :64], None, precision, F[..., :64], None)
     U = V.clone()
     V, T2, F2 = V[:, :136, :nb], T[:, 64:], F[..., 64:, : 64 + nb]
-    s06_update.panel(H[:, 64:, 64:], tau[:, 64:], V, T2, G, precision, F2)
+    s06_update.panel(H[:, 64:, 64:], tau[:, 64:], V, T2, G, precision, F2, None)
     assert torch.equal(V, qrlib.unpack_v(H[:, 64:, 64:]))
     assert torch.equal(F2[..., 64:], factor_of(V, precision))
     torch.testing.assert_close(T2[:, :nb, :nb], larft(V, tau[:, 64:]), rtol=1e-3, atol=1e-5)
@@ -384,14 +385,22 @@ def test_scaling_there_and_back(once, monkeypatch):
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="accesses are traced in the interpreter")
-@each_stage
-@pytest.mark.parametrize("m, n", ((1, 1), (5, 3), (20, 33), (40, 20), (70, 96)))
+@pytest.mark.parametrize(
+    "stage, m, n",
+    [
+        *((s, m, n) for s in STAGES for m, n in ((1, 1), (5, 3), (20, 33), (40, 20), (70, 96))),
+        # updates beside the panels that are next
+        ("s06", 150, 420),
+        ("s08", 200, 130),
+    ],
+)
 def test_loads_and_stores_are_in_bounds_and_in_order(stage, m, n):
     """No stray access, no unwritten cell read, no race, no reload without a barrier."""
     A = normal(2, m, n)
     with trace(A=A) as t:
-        STAGES[stage].geqrf(A)
+        H, tau = STAGES[stage].geqrf(A)
     assert t.launches and not t.faults
+    assert_as_good_as_lapack(A, H, tau)
 
 
 BY_THE_INTERPRETER = """
@@ -470,16 +479,19 @@ class TestOnTheGpu:
         A = batch_of(family, 4, n)
         assert_as_good_as_lapack(A, *geqrf(stage, A))
 
+    @pytest.mark.parametrize("stage", ("s06", "s08"))
     @pytest.mark.parametrize("family", FAMILIES)
     @pytest.mark.parametrize("n", (1000, 1024, 2048))
-    def test_large(self, family, n):
-        A = batch_of(family, 2, n).cuda()
-        H, tau = s06_update.geqrf(A)
+    def test_large(self, stage, family, n):
+        A = batch_of(family, 4, n).cuda()
+        H, tau = STAGES[stage].geqrf(A)
         c = qrlib.certify(A, H, tau, gate=LAPACK)
         assert c.passed, c
 
     @each_stage
-    @pytest.mark.parametrize("m, n", ((4096, 32), (5000, 40), (20000, 5), (32, 4096), (700, 65)))
+    @pytest.mark.parametrize(
+        "m, n", ((4096, 32), (5000, 140), (20000, 5), (32, 4096), (700, 65), (200, 4000))
+    )
     def test_tall_and_wide(self, stage, m, n):
         A = normal(2, m, n).cuda()
         H, tau = STAGES[stage].geqrf(A)
@@ -487,14 +499,15 @@ class TestOnTheGpu:
 
     @each_stage
     @pytest.mark.parametrize("t", matrices.LAPACK_TYPES)
-    def test_lapack_types(self, stage, t):
-        A = torch.from_numpy(matrices.lapack_type(t, 50, 50, batch=3))
+    @pytest.mark.parametrize("n", (50, 300))
+    def test_lapack_types(self, stage, t, n):
+        A = torch.from_numpy(matrices.lapack_type(t, n, n, batch=3))
         c = qrlib.certify(A, *geqrf(stage, A), gate=LAPACK)
         assert c.passed, c
 
     @each_stage
     def test_a_hundred_times_the_same_bits(self, stage):
-        A = batch_of("mixed", 64, 100).cuda()
+        A = batch_of("mixed", 64, 300).cuda()
         first = STAGES[stage].geqrf(A)
         for _ in range(100):
             again = STAGES[stage].geqrf(A)
@@ -502,7 +515,7 @@ class TestOnTheGpu:
 
     @each_stage
     def test_one_nan_leaves_63_bitwise_alone(self, stage):
-        A = batch_of("dense", 64, 100).cuda()
+        A = batch_of("dense", 64, 300).cuda()
         clean = STAGES[stage].geqrf(A)
         A[17, 50, 50] = float("nan")
         H, tau = STAGES[stage].geqrf(A)
@@ -534,7 +547,7 @@ class TestOnTheGpu:
 
     @each_stage
     def test_no_synchronisation_inside(self, stage):
-        A = normal(4, 100, 100).cuda()
+        A = normal(4, 300, 300).cuda()
         STAGES[stage].geqrf(A)
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -544,7 +557,7 @@ class TestOnTheGpu:
 
     @each_stage
     def test_global_tf32_changes_nothing(self, stage):
-        A = normal(4, 100, 100).cuda()
+        A = normal(4, 300, 300).cuda()
         expected = STAGES[stage].geqrf(A)
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("medium")

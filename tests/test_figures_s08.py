@@ -19,7 +19,7 @@ from qrlib.teach.figures import s08_cholesky as figures  # noqa: E402
 from qrlib.teach.figures.ladder import CASES  # noqa: E402
 
 MOMENTS = 6
-EXAMPLE = [3.0, 8, 1], [1.0, 2, 3], [9.0, 2, 7]
+EXAMPLE = [3.0, 8, 1], [1.0, 2, 3], [12.0, 2, 7]
 DRAWN = {
     **{f"lanes {k}": (figures.moment_frame, k) for k in range(MOMENTS)},
     **{f"ahead {ahead}": (lambda ahead: figures.ahead_frame(ahead).figure, ahead)
@@ -145,11 +145,11 @@ def test_tau_from_sums_that_are_cut_off_costs_orthogonality():
 def test_a_schedule_by_hand():
     bars = {(bar.what, bar.step): (bar.begin, bar.end) for bar in schedule(*EXAMPLE)}
     assert bars["panels", 0] == (0, 3) and bars["near", 0] == (3, 4)
-    assert bars["far", 0] == (3, 12)
+    assert bars["far", 0] == (3, 15)
     # the second panels go beside it, and both updates wait for it
-    assert bars["panels", 1] == (4, 12) and bars["far", 1] == (12, 14)
-    assert bars["panels", 2] == (14, 15) and bars["near", 2] == (15, 18)
-    assert length(schedule(*EXAMPLE)) == 22
+    assert bars["panels", 1] == (4, 12) and bars["near", 1] == bars["far", 1] == (15, 17)
+    assert bars["panels", 2] == (17, 18) and bars["near", 2] == (18, 21)
+    assert length(schedule(*EXAMPLE)) == 25
     order = schedule(*EXAMPLE, ahead=False)
     assert length(order) == sum(map(sum, EXAMPLE))
     assert not any(bar.beside for bar in order)
@@ -167,7 +167,9 @@ def test_the_model_has_the_steps_of_the_loop():
     B, n = figures.AHEAD
     panels, near, far = figures.lengths()
     assert len(panels) == len(near) == len(far) == n // 128
-    assert near[-1] == far[-1] == far[-2] == 0 and far[0] == max(far)
+    assert near[-1] == far[-1] == far[-2] == 0
+    # in the first step 128 columns are near, and all but 256 are far
+    assert far[0] / near[0] == pytest.approx((n - 256) / 128)
     # such a batch does it
     assert B < factor.__globals__["AHEAD"]
 

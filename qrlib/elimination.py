@@ -69,8 +69,8 @@ def _mirror(z, there, j, N: tl.constexpr):
 def _row(z, y, scale, left, c):
     """A row of [R | W], from that of [G | X], and what an entry below takes of it."""
     r = _at(z, c) * y
-    # of a zero column W has a one on its diagonal and no more
-    row = tl.where(left, r, tl.where(scale == 0, 0.0, z - r))
+    # of a zero column R has no row that a Gram matrix knows: W keeps it, for the certificate
+    row = tl.where(left, r, z - r)
     return row, row * tl.where(left, y, scale)
 
 

@@ -397,7 +397,7 @@ def beside(results=None, mode="replay"):
         rows.append([named(row), duration(old), duration(new), short(old / new, 3)])
     if not rows:
         raise ValueError(
-            f"no case of {results.where()} has both s06_update and {STAGE}, {mode}; measure them: "
+            f"no case {results.where()} has both s06_update and {STAGE}, {mode}; measure them: "
             f"python -m qrlib.bench --stage s06_update {STAGE} --replay --json {CASES.name}"
         )
     heads = ("matrices", "stage 6", "stage 8", "factor")

@@ -466,12 +466,27 @@ def test_stages_with_kernels_are_compiled():
     assert {p.id.split("-")[0] for p in CONFIGS} <= set(TRITON_STAGES)
 
 
+# of stage 8: what all panels go through, and what those of few matrices do
+EVERY_PANEL = {
+    "square_kernel",
+    "eliminate_kernel",
+    "vectors_kernel",
+    "judge_kernel",
+    "finish_kernel",
+}
+FEW_PANELS = "fallback_kernel"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", BOTH)
 @pytest.mark.parametrize("config", CONFIGS)
 def test_stage_kernels_fit_and_do_not_spill_where_it_costs(config, target):
     artifact = compilelab.compile_config(config, target)
     assert artifact.fits, str(artifact)
+    if config.name in EVERY_PANEL:
+        assert artifact.stack == 0, str(artifact)
     # what stands outside of all loops is executed once: a little of it is harmless
     outside, inside = artifact.spills
-    assert inside == 0 and outside < 0.02 * sum(artifact.mix.values()), str(artifact)
+    loops = 0.01 if config.name == FEW_PANELS else 0
+    total = sum(artifact.mix.values())
+    assert inside <= loops * total and outside < 0.02 * total, str(artifact)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tables import normal
 
-from qrlib.launches import memory
+from qrlib.launches import launches, memory
 from qrlib.stages import ANYWHERE, stage
 
 MB = 1 << 20
@@ -95,6 +95,26 @@ def test_memory_of_stage_6():
     assert memory(stage("s06_update").geqrf, normal(1, m, n).expand(B, m, n)) == 4 * B * numbers
 
 
+def test_memory_of_stage_8():
+    B, m, n = 600, 300, 200
+    # H, tau, exponents; V of 64 columns, and twice that in pairs of half the size; G, two T; of a
+    # panel two products, lengths, eight matrices, exponents, and whether it stands
+    numbers = m * n + n + n + m * 64 + m * 128 + 3 * 64 * 64
+    numbers += 2 * 64 * 64 + 64 + 8 * 64 * 64 + 64 + 1
+    assert memory(stage("s08_cholesky").geqrf, normal(1, m, n).expand(B, m, n)) == 4 * B * numbers
+
+
+@pytest.mark.parametrize("name", ("s06_update", "s08_cholesky"))
+def test_paper_is_no_graph(name, monkeypatch):
+    """What a GPU that is here has just in hand says nothing of launches on paper."""
+    expected = [(each.config.key, each.grid) for each in launches(name, 4, 300, 600)]
+    for asked in ("is_available", "is_current_stream_capturing"):
+        monkeypatch.setattr(torch.cuda, asked, lambda: True)
+    # a second stream would have to be one of that GPU
+    monkeypatch.setattr(torch.cuda, "Stream", None)
+    assert [(each.config.key, each.grid) for each in launches(name, 4, 300, 600)] == expected
+
+
 @pytest.mark.parametrize("name", ANYWHERE[1:])
 def test_memory_of_stages_without_kernels(name):
     """At least H, at most what a few copies of A would take."""
@@ -104,7 +124,9 @@ def test_memory_of_stages_without_kernels(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ("s02_unblocked", "s04_recursive", "s05_panel", "s06_update"))
+@pytest.mark.parametrize(
+    "name", ("s02_unblocked", "s04_recursive", "s05_panel", "s06_update", "s08_cholesky")
+)
 @pytest.mark.parametrize("B, m, n", ((600, 200, 200), (50, 1000, 300)))
 def test_memory_is_what_torch_says(name, B, m, n):
     """torch rounds every allocation up to 512 bytes, and products take scratch."""

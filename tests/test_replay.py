@@ -343,13 +343,20 @@ class TestOnTheGpu:
         for k in range(20):
             assert_same(p(given[k % 3]), expected[k % 3])
 
-    def test_branches_are_bitwise_what_the_stage_gives_for_their_parts(self):
-        name, shape = self.BRANCHED
+    @pytest.mark.parametrize(
+        ("name", "shape", "branches"),
+        (
+            (*BRANCHED, 2),
+            ("s08_cholesky", (300, 256, 256), 2),
+            ("s08_cholesky", (600, 256, 256), 3),
+        ),
+    )
+    def test_branches_are_bitwise_what_the_stage_gives_for_their_parts(self, name, shape, branches):
         p = qrlib.plan(shape, stage=name)
-        assert p.branches == 2
+        assert p.branches == branches
         for k in range(20):
             A = self.data(shape, k % 3)
-            parts = [stage(name).geqrf(part) for part in A.chunk(2)]
+            parts = [stage(name).geqrf(part) for part in A.chunk(branches)]
             H, tau = p(A)
             assert torch.equal(H, torch.cat([part.H for part in parts]))
             assert torch.equal(tau, torch.cat([part.tau for part in parts]))

@@ -294,7 +294,7 @@ def test_the_chart_of_small_cases_has_the_stored_times():
     found = load(figures.ALL_CASES)
     for B, n in figures.SMALL:
         for row in found.find(batch=B, n=n, family="dense"):
-            if row["stage"] != "auto":
+            if row["stage"] in ("torch", "s06_update", "s07_whole"):
                 assert f"{row['mode']} {figures.duration(row['median_us'])}" in figure.alt
                 assert figures.took(row["stage"], B, n, row["mode"]) == row["median_us"] / 1e6
 

@@ -118,10 +118,11 @@ def _judge(
     Y = tl.dot(tl.load(found + 2 * NB * NB + at), R, input_precision=SMALL)
     Y = tl.dot(tl.load(T_ptr + at), Y, input_precision=SMALL) + tl.load(found + NB * NB + at)
     Y = tl.where(tl.load(found + d * (NB + 1)) != 0, Y, 0.0)
-    wrong = tl.sum(Y * tl.dot(tl.load(W_ptr + at), Y, input_precision=SMALL), axis=0)
+    wrong = Y * tl.dot(tl.load(W_ptr + at), Y, input_precision=SMALL)
+    wrong = tl.sum(wrong, axis=0, keep_dims=True)
     # not (>): a NaN falls
-    bad = (wrong <= limit * limit * tl.sum(R * R, axis=0)) == 0
-    return tl.where(tl.sum(bad.to(tl.int32), axis=0) == 0, 1, 0)
+    bad = (wrong <= limit * limit * tl.sum(R * R, axis=0, keep_dims=True)) == 0
+    return tl.where(tl.sum(bad.to(tl.int32)) == 0, 1, 0)
 
 
 @triton.jit

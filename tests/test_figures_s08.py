@@ -203,3 +203,12 @@ def test_beside_says_what_to_measure_where_nothing_was(with_stage_8):
     empty = results.Results(**{**vars(with_stage_8), "rows": none})
     with pytest.raises(ValueError, match="--stage s06_update s08_cholesky --replay"):
         figures.beside(empty)
+
+
+def test_spent_is_the_stored_profile_and_what_the_page_says_of_it():
+    found = load(figures.PROFILE)
+    rows = figures.spent().rows
+    assert [row[0] for row in rows] == [figures.named(row) for row in found.find(mode="replay")]
+    panel, update = ([float(row[k]) for row in rows] for k in (5, 6))
+    assert min(panel + update) > 2 and max(update) < 4
+    assert panel == sorted(panel) and panel[0] < 4 and panel[-1] > 20

@@ -27,6 +27,8 @@ from qrlib.teach.stepper import Frame, Stepper
 from qrlib.teach.svg import Figure, number
 
 STAGE = "s08_cholesky"
+PROFILE = CASES.with_name("profile.json")
+ROLES = ("panel", "update", "scaling")
 H200 = DEVICES["H200"]
 EPS = float(np.finfo(np.float32).eps)
 
@@ -401,6 +403,20 @@ def beside(results=None, mode="replay"):
             f"python -m qrlib.bench --stage s06_update {STAGE} --replay --json {CASES.name}"
         )
     heads = ("matrices", "stage 6", "stage 8", "factor")
+    return Table(f"{mode}; {results.where()}", heads, rows)
+
+
+def spent(results=None, mode="replay"):
+    """Where the time of each profiled case goes, by the roles of its kernels, and how that compares
+    with what its bytes and its arithmetic would take at the measured ceilings."""
+    results = load(PROFILE) if results is None else results
+    rows = []
+    for row in results.find(mode=mode):
+        by = {each["role"]: each for each in row["profile"]["roles"]}
+        parts = (f"{100 * by[role]['share']:.0f} %" for role in ROLES)
+        times = (f"{by[role]['times']:.1f}" for role in ROLES[:2])
+        rows.append([named(row), duration(row["median_us"]), *parts, *times])
+    heads = ("matrices", "all", *ROLES, "panel, over its ceiling", "update, over its")
     return Table(f"{mode}; {results.where()}", heads, rows)
 
 

@@ -368,7 +368,7 @@ def update_beside(V, T, C, precision, *, e, **options):
         update(V, T, *part, e=e[:, c : c + step], fill=1, **options)
 
 
-def panel(H, tau, V, T, G, precision, F, branch):
+def panel(H, tau, V, T, G, precision, F, branch=None):
     """Factor a panel of up to 64 columns as narrow ones. H: [B, m, b] and tau are overwritten.
 
     Args:

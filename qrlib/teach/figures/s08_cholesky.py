@@ -417,7 +417,7 @@ def spent(results=None, mode="replay"):
         times = (f"{by[role]['times']:.1f}" for role in ROLES[:2])
         rows.append([named(row), duration(row["median_us"]), *parts, *times])
     heads = ("matrices", "all", *ROLES, "panel, over its ceiling", "update, over its")
-    return Table(f"{mode}; {results.where()}", heads, rows)
+    return Table(f"where the time goes, {mode}; {results.where()}", heads, rows)
 
 
 # what the compiler makes of a chain

@@ -99,10 +99,7 @@ def _narrow(
             at = r.to(tl.int64) * stride_hm + c
             P = tl.load(H_ptr + at, mask=r < m, other=0.0)
             if j >= 0:
-                column = tl.sum(tl.where(c == j, P, 0.0), axis=1, keep_dims=True)
-                v = tl.where(r > j, scale * column, tl.where(r == j, 1.0, 0.0))
-                stored = tl.where(r > j, v, tl.where(r == j, beta, column))
-                P = tl.where(c == j, stored, P - v * (tau_j * tl.where(c > j, z, 0.0)))
+                P = tiles.passed(P, beta, scale, tau_j, z, r, c, j)
             else:
                 P *= tiles.power_of_two(-e)
             x = tl.sum(tl.where(c == j + 1, P, 0.0), axis=1, keep_dims=True)

@@ -82,10 +82,7 @@ def column_kernel(
         d = j - 1
         beta, scale, tau_d = tiles.larfg(tiles.at(row, c == d), tiles.at(g, c == d))
         z = row + scale * g
-        column = tl.sum(tl.where(c == d, P, 0.0), axis=1, keep_dims=True)
-        v = tl.where(i > d, scale * column, tl.where(i == d, 1.0, 0.0))
-        stored = tl.where(i > d, v, tl.where(i == d, beta, column))
-        P = tl.where(c == d, stored, P - v * (tau_d * tl.where(c > d, z, 0.0)))
+        P = tiles.passed(P, beta, scale, tau_d, z, i, c, d)
         if slice == 0:
             T = tl.load(T_ptrs, mask=square, other=0.0)
             tl.store(T_ptrs, tiles.larft_column(T, z, tau_d, d, BN), mask=square)

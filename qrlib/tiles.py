@@ -124,6 +124,15 @@ def reflect(P, tau, T, column, row, g, i, j, BN: tl.constexpr, WITH_T: tl.conste
 
 
 @triton.jit
+def passed(P, beta, scale, tau_j, z, i, c, j):
+    """Rows i of a panel that is not here as a whole, after mirror j. z: v^T P, [1, BN]."""
+    column = tl.sum(tl.where(c == j, P, 0.0), axis=1, keep_dims=True)
+    v = tl.where(i > j, scale * column, tl.where(i == j, 1.0, 0.0))
+    stored = tl.where(i > j, v, tl.where(i == j, beta, column))
+    return tl.where(c == j, stored, P - v * (tau_j * tl.where(c > j, z, 0.0)))
+
+
+@triton.jit
 def geqr2(
     P, nb, BM: tl.constexpr, BN: tl.constexpr,
     UNROLL: tl.constexpr = False, WITH_T: tl.constexpr = True,

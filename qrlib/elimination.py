@@ -3,13 +3,14 @@
 Triangular factors, and inverses, go row by row, and a row waits for the one before. So here a row
 of a block is a number in each lane of a warp, and the rows of a block have names: an entry goes to
 all lanes by one shuffle, a row is taken from another by one instruction, no barrier is waited for.
-What is left of the rest is two products a block.
+What blocks leave of one another is in four products, row by row of blocks.
 """
 
 import triton
 import triton.language as tl
 
 from qrlib import tiles
+from qrlib.stages.s06_update import SMALL, sum_shares
 
 # a column whose rest is shorter than 2^-40 of what it began as, but not zero, goes to Householder
 LEAST = tl.constexpr(2.0**-80)
@@ -20,22 +21,6 @@ TAIL = tl.constexpr(2.0**-14)
 PIVOT = tl.constexpr(2.0**-16)
 # the exponent of a column that is zero is below this one
 ZERO = tl.constexpr(-50)
-# of the products; see s06_update.SMALL
-SMALL = tl.constexpr("tf32x3")
-
-
-@triton.jit
-def sum_of_shares(ptr, at, shares, stride):
-    """What shares left at ptr + at, `stride` apart."""
-    total = tl.load(ptr + at)
-    for first in range(1, shares, 4):
-        # four on their way at once
-        for i in tl.static_range(4):
-            share = first + i
-            total += tl.load(
-                ptr + share * stride + at, mask=(at >= 0) & (share < shares), other=0.0
-            )
-    return total
 
 
 @triton.jit
@@ -171,7 +156,7 @@ def eliminate(
     size: tl.constexpr = NB * NB
     r, c = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
     at = r * NB + c
-    G = sum_of_shares(G_ptr, at, shares, size)
+    G = sum_shares(G_ptr, 0, c, NB, shares, 0, 1, NB, NB)
     down = tl.sum(tl.where(r == c, G, 0.0), axis=1, keep_dims=True)
     across = tl.sum(tl.where(r == c, G, 0.0), axis=0, keep_dims=True)
     # what is small and not zero falls

@@ -18,8 +18,9 @@ from qrlib.checks import check_array, check_precision, shape_of
 from qrlib.compact import QR, flat
 from qrlib.stages import stage as _stage
 
-# (matrices, branches): fewer matrices do not fill so many. On one H200, 2026-11-30, 640 of 512 were
-# faster in three by stage 8, and in two by stage 6
+# (matrices, branches): fewer matrices do not fill so many. Chosen by hand on one H200, 2026-11-30;
+# again: change one, and time it by
+# python -m qrlib.bench --case 3 --stage s06_update s08_cholesky --compare none --replay
 BRANCHES = ((264, 2), (600, 3))
 
 # stages that are stage 6's loop with a panel of their own; stage 7 is, where it hands over

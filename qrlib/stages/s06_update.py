@@ -23,12 +23,14 @@ NB, N0 = 64, 16
 # by hand; again: change one, and time it by
 # python -m qrlib.bench --case 3 --stage s06_update --compare none --replay
 TABLE = {1: (64, 64, 4, 3), 4: (64, 64, 4, 3), 8: (64, 64, 4, 2)}
-# of the first pass over the rows, V^T C, which needs memory for C too: (rows of a tile, stages)
+# of the first pass over the rows, V^T C, which needs memory for C too: (rows of a tile, stages), in
+# the same way
 FIRST = {1: (64, 3), 4: (32, 6), 8: (32, 4)}
 # of the small products with T, which may be larger than 1: no float16. In "ieee" a product of
 # 64 x 64 tiles is 2,000 multiply-adds a thread, and their registers spill
 SMALL = tl.constexpr("tf32x3")
-# of fewer matrices the next panels go beside the rest of the update
+# of fewer matrices the next panels go beside the rest of the update; chosen by hand on one H200,
+# 2026-11-30, Triton 3.6, and to be timed by --case 4 5 6 --stage s08_cholesky
 AHEAD = 32
 
 
@@ -170,7 +172,8 @@ def share_kernel(
 
 
 @triton.jit
-def _sum_shares(W_ptr, b, c, n, shares, which, panels, NB: tl.constexpr, BC: tl.constexpr):
+def sum_shares(W_ptr, b, c, n, shares, which, panels, NB: tl.constexpr, BC: tl.constexpr):
+    """W[b, :, which] of W [B, shares, panels, NB, n], summed, for columns c. [NB, BC]"""
     k = tl.arange(0, NB)[:, None]
     W = tl.zeros([NB, BC], tl.float32)
     # so many loads on their way at once as registers are left for
@@ -195,10 +198,10 @@ def subtract_kernel(
     b = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
     panels = 2 if TWO else 1
-    W = _sum_shares(W_ptr, b, c, n, tl.num_programs(2), 0, panels, NB, BC)
+    W = sum_shares(W_ptr, b, c, n, tl.num_programs(2), 0, panels, NB, BC)
     X = W
     if TWO:
-        X = _sum_shares(W_ptr, b, c, n, tl.num_programs(2), 1, panels, NB, BC)
+        X = sum_shares(W_ptr, b, c, n, tl.num_programs(2), 1, panels, NB, BC)
     Z, Y = through_t(T_ptr + b * stride_tb, G_ptr + b * NB * NB, W, X, nb, stride_tm, NB, TWO)
     begin = tl.program_id(2).to(tl.int64) * rows
     if e_ptr is not None:
@@ -257,10 +260,10 @@ def join_kernel(
     panels = 2 if TWO else 1
     T_ptr += b * stride_tb
     if TWO:
-        G = _sum_shares(W_ptr, b, c, NB, shares, 1, panels, NB, NB)
+        G = sum_shares(W_ptr, b, c, NB, shares, 1, panels, NB, NB)
         tl.store(G_ptr + (b * NB + r) * NB + c, G)
     # V^T V takes the place of its first share
-    G = _sum_shares(W_ptr, b, c, NB, shares, 0, panels, NB, NB)
+    G = sum_shares(W_ptr, b, c, NB, shares, 0, panels, NB, NB)
     W_ptr += b * shares * panels * NB * NB
     tl.store(W_ptr + r * NB + c, G)
     # a tile has no parts: they come back from memory, once every thread has stored

@@ -11,13 +11,15 @@ import triton.language as tl
 
 from qrlib import tiles
 from qrlib.compact import QR
-from qrlib.elimination import SMALL, eliminate, larft, sum_of_shares
+from qrlib.elimination import eliminate, larft
 from qrlib.fallback import fallback_kernel
 from qrlib.scaling import cdiv, scaled
 from qrlib.stages import s06_update, s07_whole
-from qrlib.stages.s06_update import N0, NB
+from qrlib.stages.s06_update import N0, NB, SMALL, sum_shares
 
-# (rows of a tile, warps) of what sees all rows of a panel
+# (rows of a tile, warps) of what sees all rows of a panel. This and the next two were chosen by
+# hand on one H200, 2026-11-30, Triton 3.6; again: change one, and time it by
+# python -m qrlib.bench --case 3 5 7 --stage s08_cholesky --compare none --replay
 TABLE = {"square": (64, 4), "vectors": (32, 4)}
 # rows of a register tile of a panel that falls: warps. Taller ones live in memory
 FALLBACK = {512: 8, 1024: 8}
@@ -28,8 +30,15 @@ LIMIT = 1.0
 
 
 @triton.jit
-def _square(P_ptr, W_ptr, m, stride_pm, BR: tl.constexpr, NB: tl.constexpr):
-    """W [NB, NB] = P^T P over m rows."""
+def square_kernel(
+    P_ptr, W_ptr, m, rows, stride_pb, stride_pm, BR: tl.constexpr, NB: tl.constexpr
+):  # fmt: skip
+    """W [B, shares, NB, NB]: shares of P^T P, from `rows` rows each."""
+    b, share = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    begin = share.to(tl.int64) * rows
+    P_ptr += b * stride_pb + begin * stride_pm
+    W_ptr += (b * tl.num_programs(1) + share) * NB * NB
+    m = tl.minimum(rows, (m - begin).to(tl.int32))
     i, k, c = tl.arange(0, BR)[:, None], tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
     W = tl.zeros([NB, NB], tl.float32)
     for r0 in range(0, m, BR):
@@ -41,18 +50,42 @@ def _square(P_ptr, W_ptr, m, stride_pm, BR: tl.constexpr, NB: tl.constexpr):
 
 
 @triton.jit
-def _vectors(
-    P_ptr, S_ptr, e_ptr, F_ptr, W_ptr, squares_ptr, first, m, lo, stride_pm, stride_fm,
+def eliminate_kernel(
+    W_ptr, P_ptr, S_ptr, e_ptr, ok_ptr, shares, stride_pb, stride_pm,
+    N0: tl.constexpr, NB: tl.constexpr,
+):  # fmt: skip
+    """S [B, 8, NB, NB], e [B, NB] and ok [B] from W [B, shares, NB, NB]."""
+    b = tl.program_id(0).to(tl.int64)
+    W_ptr += b * shares * NB * NB
+    P_ptr += b * stride_pb
+    S_ptr += b * 8 * NB * NB
+    tl.store(ok_ptr + b, eliminate(W_ptr, P_ptr, S_ptr, e_ptr + b * NB, shares, stride_pm, N0, NB))
+
+
+@triton.jit
+def vectors_kernel(
+    P_ptr, F_ptr, S_ptr, e_ptr, W_ptr, squares_ptr, m, lo, rows,
+    stride_pb, stride_pm, stride_fb, stride_fm,
     BR: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """V = P W^-1 in F as a factor, over m rows from row `first`.
+    """V = P W^-1 in F as a factor, and what T is made of, from `rows` rows each.
 
-    squares [NB]: of the columns of V. W [1 or 2, NB, NB]: V^T V, and, if TWO, V^T U with the panel
-    U that F begins with.
+    squares [B, shares, NB]: of the columns of V. W [B, shares, 1 or 2, NB, NB]: V^T V, and, if TWO,
+    V^T U with the panel U that F begins with.
     """
-    i, k, c = tl.arange(0, BR)[:, None], tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    b = tl.program_id(0).to(tl.int64)
+    begin = tl.program_id(1).to(tl.int64) * rows
+    share = b * tl.num_programs(1) + tl.program_id(1)
+    P_ptr += b * stride_pb + begin * stride_pm
+    S_ptr += b * 8 * NB * NB
+    e_ptr += b * NB
+    F_ptr += b * stride_fb + begin * stride_fm
+    W_ptr += share * (2 if TWO else 1) * NB * NB
+    squares_ptr += share * NB
+    m = tl.minimum(rows, (m - begin).to(tl.int32))
     if TWO:
         F_ptr += NB
+    i, k, c = tl.arange(0, BR)[:, None], tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
     scale = tiles.power_of_two(-tl.load(e_ptr + c))
     inverse = tl.trans(tl.load(S_ptr + 7 * NB * NB + k * NB + c))
     # a factor is at most 1
@@ -63,9 +96,9 @@ def _vectors(
     squares = tl.zeros([1, NB], tl.float32)
     for r0 in range(0, m, BR):
         inside = i < m - r0
-        if first + r0 < NB:
+        if begin + r0 < NB:
             # the top is there
-            V = tl.load(S_ptr + 6 * NB * NB + (first + r0 + i) + c * NB)
+            V = tl.load(S_ptr + 6 * NB * NB + (begin + r0 + i) + c * NB)
         else:
             P = tl.load(P_ptr + i * stride_pm + c, mask=inside, other=0.0)
             p1, p2 = tiles.parts(P * scale, PRECISION)
@@ -88,24 +121,34 @@ def _vectors(
 
 
 @triton.jit
-def _judge(
-    W_ptr, squares_ptr, S_ptr, tau_ptr, T_ptr, G_ptr, shares, limit,
+def judge_kernel(
+    W_ptr, squares_ptr, S_ptr, tau_ptr, T_ptr, G_ptr, ok_ptr, shares, limit, stride_tb, stride_taub,
     N0: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr,
 ):  # fmt: skip
-    """tau and T from V^T V, and whether the panel stands, 1 or 0.
+    """tau and T from V^T V, V^T U to G [B, NB, NB] if TWO, and ok [B], which has to stand so far.
 
     P - Q [R; 0] = V (W + T L^T R), and a column of that has a length that V^T V tells.
     """
+    b = tl.program_id(0).to(tl.int64)
     panels = 2 if TWO else 1
+    W_ptr += b * shares * panels * NB * NB
+    squares_ptr += b * shares * NB
+    S_ptr += b * 8 * NB * NB
+    tau_ptr += b * stride_taub
+    T_ptr += b * stride_tb
+    G_ptr += b * NB * NB
+    ok_ptr += b
     r, d = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
     at = r * NB + d
     if TWO:
-        tl.store(G_ptr + at, sum_of_shares(W_ptr + NB * NB, at, shares, 2 * NB * NB))
-    G = sum_of_shares(W_ptr, at, shares, panels * NB * NB)
+        tl.store(G_ptr + at, sum_shares(W_ptr, 0, d, NB, shares, 1, panels, NB, NB))
+    G = sum_shares(W_ptr, 0, d, NB, shares, 0, panels, NB, NB)
     # diag(V^T V) / 2 is the diagonal of T^-1, and of a zero column it is infinite
-    q = tl.arange(0, NB // N0)[:, None] * N0 + tl.arange(0, N0)[None, :]
+    c = tl.arange(0, N0)[None, :]
+    q = tl.arange(0, NB // N0)[:, None] * N0 + c
     there = tl.load(S_ptr + 4 * NB * NB + q * (NB + 1)) != 0
-    taus = tl.where(there, tl.div_rn(2.0, sum_of_shares(squares_ptr, q, shares, NB)), 0.0)
+    squares = sum_shares(squares_ptr, 0, c, N0, shares, 0, 1, NB // N0, N0)
+    taus = tl.where(there, tl.div_rn(2.0, squares), 0.0)
     tl.store(tau_ptr + q, taus)
     # V^T V takes the place of its first share, once all have read that
     tl.debug_barrier()
@@ -122,68 +165,10 @@ def _judge(
     wrong = tl.sum(wrong, axis=0, keep_dims=True)
     # not (>): a NaN falls
     bad = (wrong <= limit * limit * tl.sum(R * R, axis=0, keep_dims=True)) == 0
-    return tl.where(tl.sum(bad.to(tl.int32)) == 0, 1, 0)
-
-
-@triton.jit
-def square_kernel(
-    P_ptr, W_ptr, m, rows, stride_pb, stride_pm, BR: tl.constexpr, NB: tl.constexpr
-):  # fmt: skip
-    """W [B, shares, NB, NB]: shares of P^T P, from `rows` rows each."""
-    b, share = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    begin = share.to(tl.int64) * rows
-    P_ptr += b * stride_pb + begin * stride_pm
-    W_ptr += (b * tl.num_programs(1) + share) * NB * NB
-    _square(P_ptr, W_ptr, tl.minimum(rows, (m - begin).to(tl.int32)), stride_pm, BR, NB)
-
-
-@triton.jit
-def eliminate_kernel(
-    W_ptr, P_ptr, S_ptr, e_ptr, ok_ptr, shares, stride_pb, stride_pm,
-    N0: tl.constexpr, NB: tl.constexpr,
-):  # fmt: skip
-    """S [B, 8, NB, NB], e [B, NB] and ok [B] from W [B, shares, NB, NB]."""
-    b = tl.program_id(0).to(tl.int64)
-    W_ptr += b * shares * NB * NB
-    P_ptr += b * stride_pb
-    S_ptr += b * 8 * NB * NB
-    tl.store(ok_ptr + b, eliminate(W_ptr, P_ptr, S_ptr, e_ptr + b * NB, shares, stride_pm, N0, NB))
-
-
-@triton.jit
-def vectors_kernel(
-    P_ptr, F_ptr, S_ptr, e_ptr, W_ptr, squares_ptr, m, lo, rows,
-    stride_pb, stride_pm, stride_fb, stride_fm,
-    BR: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """F, W [B, shares, 1 or 2, NB, NB] and squares [B, shares, NB], from `rows` rows each."""
-    b = tl.program_id(0).to(tl.int64)
-    begin = tl.program_id(1).to(tl.int64) * rows
-    share = b * tl.num_programs(1) + tl.program_id(1)
-    _vectors(
-        P_ptr + b * stride_pb + begin * stride_pm, S_ptr + b * 8 * NB * NB, e_ptr + b * NB,
-        F_ptr + b * stride_fb + begin * stride_fm,
-        W_ptr + share * (2 if TWO else 1) * NB * NB, squares_ptr + share * NB,
-        begin, tl.minimum(rows, (m - begin).to(tl.int32)), lo,
-        stride_pm, stride_fm, BR, NB, TWO, PRECISION,
-    )  # fmt: skip
-
-
-@triton.jit
-def judge_kernel(
-    W_ptr, squares_ptr, S_ptr, tau_ptr, T_ptr, G_ptr, ok_ptr, shares, limit, stride_tb, stride_taub,
-    N0: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr,
-):  # fmt: skip
-    """tau, T, G [B, NB, NB] if TWO, and ok [B], which has to stand so far."""
-    b = tl.program_id(0).to(tl.int64)
-    W_ptr += b * shares * (2 if TWO else 1) * NB * NB
-    stands = _judge(
-        W_ptr, squares_ptr + b * shares * NB, S_ptr + b * 8 * NB * NB, tau_ptr + b * stride_taub,
-        T_ptr + b * stride_tb, G_ptr + b * NB * NB, shares, limit, N0, NB, TWO,
-    )  # fmt: skip
-    ok = tl.load(ok_ptr + b)
+    stands = tl.where(tl.sum(bad.to(tl.int32)) == 0, 1, 0)
+    ok = tl.load(ok_ptr)
     tl.debug_barrier()
-    tl.store(ok_ptr + b, tl.minimum(ok, stands))
+    tl.store(ok_ptr, tl.minimum(ok, stands))
 
 
 @triton.jit

@@ -248,6 +248,36 @@ def _factor(A, stage):
         return _through_numpy(module, A) if stage == "s01_mirror" else module.geqrf(A)
 
 
+def orgqr(H, tau):
+    """The first n columns of Q, of tensors H [B, m, n], m >= n, and tau [B, k]."""
+    import torch
+
+    if H.device.type == "cpu" and tau.shape[-1]:
+        return torch.linalg.householder_product(H, tau).contiguous()
+    return _by_blocks(H).orgqr(H, tau)
+
+
+def apply_q(H, tau, C, transpose):
+    """Q C, or Q^T C, of tensors H [B, m, n], tau [B, k] and C [B, m, p]."""
+    import torch
+
+    k = tau.shape[-1]
+    if H.device.type == "cpu" and k:
+        return torch.ormqr(H[..., :k], tau, C, transpose=transpose).contiguous()
+    return _by_blocks(H).ormqr(H, tau, C, transpose=transpose)
+
+
+def _by_blocks(H):
+    """The module whose orgqr and ormqr are for such an H."""
+    if not H.is_cuda or str(H.dtype) != "torch.float32":
+        return _stage("s03_blocked")
+    # without Triton it says what is missing
+    _stage("s06_update")
+    from qrlib import apply
+
+    return apply
+
+
 def _lapack_numpy(A):
     h, tau = np.linalg.qr(A, mode="raw")
     return QR(np.ascontiguousarray(h.swapaxes(-1, -2)), tau)

@@ -95,3 +95,53 @@ def check_pair(H, tau):
             "H and tau must be [..., m, n] and [..., k] with the same batch and k <= min(m, n), "
             f"as geqrf returns them; got {shape_of(H)} and {shape_of(tau)}"
         )
+
+
+def check_out(name, out, shape, **inputs):
+    """out: of that shape, of the inputs' library, dtype and device, with memory of its own."""
+    check_array(name, out)
+    for other, X in inputs.items():
+        check_same(name, out, other, X)
+    if shape_of(out) != tuple(shape):
+        raise ValueError(
+            f"{name} must have the shape of the result, {tuple(shape)}; got {shape_of(out)}; "
+            "it is not resized: make one of that shape"
+        )
+    memory = _memory(out)
+    if any(n > 1 and step == 0 for n, step in zip(memory.shape, memory.strides)):
+        raise ValueError(
+            f"{name} must have memory for every number; got one with strides {memory.strides} in "
+            "bytes; make one that is not expanded"
+        )
+    for other, X in inputs.items():
+        if _share(memory, _memory(X)):
+            raise ValueError(
+                f"{name} must have memory of its own; got one that shares some with {other}; "
+                "make another one, or leave it out"
+            )
+
+
+def _share(one, two):
+    """Whether two arrays have a number in common; yes where that is hard to tell."""
+    try:
+        return np.shares_memory(one, two, max_work=10**5)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _memory(X):
+    """An array where X is, to ask about addresses; on a GPU, too, for nothing is read of it."""
+    if isinstance(X, np.ndarray):
+        return X
+    size = X.element_size()
+
+    class At:
+        __array_interface__ = {
+            "version": 3,
+            "data": (X.data_ptr(), False),
+            "shape": tuple(X.shape),
+            "strides": tuple(size * step for step in X.stride()),
+            "typestr": f"|V{size}",
+        }
+
+    return np.asarray(At())

@@ -10,6 +10,7 @@ import numpy as np
 from qrlib.checks import (
     check_matrix,
     check_numbers,
+    check_out,
     check_pair,
     check_precision,
     check_same,
@@ -56,17 +57,20 @@ def geqrf(A, *, stage="auto", precision="fp32"):
     return QR(H.reshape(A.shape), tau.reshape(*A.shape[:-2], min(m, n)))
 
 
-def householder_product(H, tau):
+def householder_product(H, tau, *, out=None):
     """Q = H_0 H_1 ... H_{k-1}, its first n columns.
 
     Args:
-        H: [..., m, n] with m >= n. tau: [..., k] with k <= n. As geqrf returns them.
+        H: [..., m, n] with m >= n. tau: [..., k] with k <= n. As geqrf returns them: on a GPU
+            no entry of a Householder vector may be larger than 4; theirs are at most 1.
+        out: where to write Q, if not None, any strides; it has to share no memory with H and tau.
 
     Returns:
-        Q: [..., m, n] with orthonormal columns.
+        Q: [..., m, n] with orthonormal columns; out, if there is one.
 
     Raises:
-        TypeError, ValueError: H and tau that do not belong together, or m < n.
+        TypeError, ValueError: H and tau that do not belong together, or m < n; out of another
+            shape, dtype or device, or in the memory of H or tau. It is never resized.
 
     Cost: 4mnk - 2(m + n)k^2 + 4k^3/3 flops a matrix. Source: LAPACK xORGQR.
     """
@@ -77,25 +81,31 @@ def householder_product(H, tau):
             f"H must be [..., m, n] with m >= n; got {shape_of(H)}; Q has only m = {m} columns: "
             f"give H[..., :{m}]"
         )
+    if out is not None:
+        check_out("out", out, H.shape, H=H, tau=tau)
+        out[...] = householder_product(H, tau)
+        return out
     if isinstance(H, np.ndarray):
         return ormqr(H, tau, _columns_of_identity(H, m, n))
     return _stage("s03_blocked").orgqr(flat(H), flat(tau, 1)).reshape(H.shape)
 
 
-def ormqr(H, tau, C, *, left=True, transpose=False):
+def ormqr(H, tau, C, *, left=True, transpose=False, out=None):
     """Q C, Q^T C, C Q or C Q^T, without forming Q.
 
     Args:
-        H: [..., m, n]. tau: [..., k]. As geqrf returns them.
+        H: [..., m, n]. tau: [..., k]. As for householder_product.
         C: [..., m, p] when left, else [..., p, m]; the batch of H; read.
         left: Q stands on the left of C.
         transpose: Q^T in place of Q.
+        out: where to write the result, as for householder_product.
 
     Returns:
-        a tensor of C's shape.
+        a tensor of C's shape; out, if there is one.
 
     Raises:
-        TypeError, ValueError: H, tau and C that do not belong together.
+        TypeError, ValueError: H, tau and C that do not belong together; out as for
+            householder_product.
 
     Cost: 4mpk - 2pk^2 flops a matrix. Source: LAPACK xORMQR.
     """
@@ -109,6 +119,10 @@ def ormqr(H, tau, C, *, left=True, transpose=False):
             f"C must be {want} with m = {m} and the batch {tuple(H.shape[:-2])} of H; "
             f"got {shape_of(C)}"
         )
+    if out is not None:
+        check_out("out", out, C.shape, H=H, tau=tau, C=C)
+        out[...] = ormqr(H, tau, C, left=left, transpose=transpose)
+        return out
     if not left:
         # C Q = (Q^T C^T)^T
         return ormqr(H, tau, C.swapaxes(-1, -2), transpose=not transpose).swapaxes(-1, -2)

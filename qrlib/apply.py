@@ -47,7 +47,7 @@ def mirrors_kernel(
     C *= tiles.power_of_two(-e)
     H_ptr += b * stride_hb
     tau_ptr += b * stride_taub
-    for step in range(0, k):
+    for step in range(k):
         j = tl.zeros([1, 1], tl.int64) + (step if TRANSPOSE else k - 1 - step)
         v_ptrs = H_ptr + i.to(tl.int64) * stride_hm + j * stride_hn
         v = tl.load(v_ptrs, mask=(i > j) & (i < m), other=0.0)

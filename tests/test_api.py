@@ -24,8 +24,21 @@ BAD = {
     "integers": (lambda: qrlib.geqrf(torch.ones(2, 2).int()), TypeError, "torch.int32.*float32"),
     "integers, NumPy": (lambda: qrlib.geqrf(np.ones((2, 2), int)), TypeError, "int64.*astype"),
     "booleans": (lambda: qrlib.geqrf(torch.ones(2, 2).bool()), TypeError, "torch.bool"),
-    "complex": (lambda: qrlib.geqrf(A.to(torch.complex64)), TypeError, "torch.complex64"),
-    "half": (lambda: qrlib.geqrf(A.half()), TypeError, "torch.float16.*convert"),
+    "complex": (
+        lambda: qrlib.geqrf(A.to(torch.complex64)),
+        TypeError,
+        "torch.complex64; torch.linalg.qr takes",
+    ),
+    "complex, NumPy": (
+        lambda: qrlib.qr(A.numpy() * 1j),
+        TypeError,
+        "complex64; np.linalg.qr takes",
+    ),
+    "half": (
+        lambda: qrlib.householder_product(H.half(), TAU.half()),
+        TypeError,
+        "torch.float16.*convert",
+    ),
     "sparse": (lambda: qrlib.geqrf(A[0].to_sparse()), TypeError, "to_dense"),
     "nested": (
         lambda: qrlib.geqrf(torch.nested.nested_tensor([A[0], A[1, :3]])),
@@ -50,7 +63,7 @@ BAD = {
     "gradient": (
         lambda: qrlib.geqrf(A.clone().requires_grad_()),
         RuntimeError,
-        "detach.*torch.linalg.qr",
+        "qrlib.orthogonalize or qrlib.qr.*A.detach",
     ),
     "stage": (lambda: qrlib.geqrf(A, stage="s99"), ValueError, "s01_mirror, s02.*got 's99'"),
     "stage, not a name": (lambda: qrlib.geqrf(A, stage=3), ValueError, "got 3"),
@@ -384,21 +397,25 @@ except RuntimeError as error:
 
 
 def test_import_is_light():
-    """`import qrlib` and stage 1 need NumPy only, and take under 0.3 s beyond NumPy."""
+    """`import qrlib` and stage 1 need NumPy only, and add less than half of what NumPy takes."""
+    # the work of this process alone: others have the machine, too
     code = """
-import sys, time, numpy
-start = time.perf_counter()
+import sys
+from time import process_time
+begin = process_time()
+import numpy
+there = process_time()
 import qrlib
 qrlib.geqrf(numpy.eye(3), stage="s01_mirror")
-took = time.perf_counter() - start
+end = process_time()
 assert not {"torch", "triton", "matplotlib"} & set(sys.modules), sorted(sys.modules)
-print(took)
+print((end - there) / (there - begin))
 """
-    runs = [
+    shares = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
         for _ in range(3)
     ]
-    assert min(runs) < 0.3, runs
+    assert min(shares) < 0.5, shares
 
 
 def test_public_names_are_all_there():

@@ -16,6 +16,7 @@ import torch
 
 import qrlib
 from qrlib.bench import Results, chart, load, sweep
+from qrlib.bench import clock as timing
 from qrlib.bench import judge as judging
 from qrlib.bench.__main__ import Progress, cases_of, main, parser
 from qrlib.bench.cases import Inputs, beside, small
@@ -581,10 +582,17 @@ class TestClock:
         assert returned == 2 and seen == 7 and 3e4 <= taken.us == taken.host_us
         assert swept == [before + 1]
 
-    def test_the_sweep_is_not_timed(self):
+    def test_the_sweep_and_the_look_are_not_timed(self, monkeypatch):
+        now = [0.0]
+
+        def takes(seconds):
+            now[0] += seconds
+
+        monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
         clock = Clock(CPU, 8)
-        clock.buffer = SimpleNamespace(add_=lambda one: threading.Event().wait(0.05))
-        assert clock(lambda A: A, 1)[2].us < 4e4
+        clock.buffer = SimpleNamespace(add_=lambda one: takes(5.0))
+        taken = clock(lambda A: takes(3.0), 1, lambda returned: takes(7.0))[2]
+        assert taken.us == taken.host_us == 3e6
 
     def test_the_cache_of_a_cpu_is_swept_with_more_than_it_holds(self):
         assert Clock(CPU).buffer.numel() >= 1 << 25

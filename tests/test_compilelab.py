@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from time import perf_counter
 from types import SimpleNamespace
 
 import pytest
@@ -236,8 +237,10 @@ def test_files(tmp_path):
 
 def test_seconds_are_those_of_the_compiler(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    first, again = add.__wrapped__(), add.__wrapped__()
-    assert 0.01 < first.seconds < 60 and "compiled in" in str(first)
+    begin = perf_counter()
+    first = add.__wrapped__()
+    whole, again = perf_counter() - begin, add.__wrapped__()
+    assert 0.01 < first.seconds <= whole and "compiled in" in str(first)
     assert again.seconds is None and "compiled in" not in str(again)
     assert again.sass == first.sass
 

@@ -15,6 +15,7 @@ from drawings import (  # noqa: E402
     texts,
     words_inside,
 )
+from tables import normal  # noqa: E402
 
 from qrlib import model  # noqa: E402
 from qrlib.bench import Results, load  # noqa: E402
@@ -87,7 +88,7 @@ def test_the_timeline_has_a_line_for_every_launch(n):
 
 @pytest.mark.parametrize("m, n", ((100, 60), (40, 90), (130, 20), (70, 70), (33, 33)))
 def test_panels_are_those_that_the_kernel_loads(m, n):
-    A = torch.randn(1, m, n, generator=torch.Generator().manual_seed(0))
+    A = normal(1, m, n)
     with trace(A=A) as t:
         s07_whole.geqrf(A)
     b = figures.whole(m, n)["BN"]
@@ -143,7 +144,7 @@ def test_without_barriers_the_numbers_are_right_and_the_order_is_not():
     assert {fault.kind for fault in faults} == {"no barrier"}
     assert {fault.argument for fault in faults} >= {"H_ptr", "V_ptr", "T_ptr"}
     # the next trace has its barriers back
-    A = torch.randn(1, 40, 40)
+    A = normal(1, 40, 40)
     with trace(A=A) as t:
         s07_whole.geqrf(A)
     assert not t.faults

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 import torch
+from tables import normal
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -717,7 +718,7 @@ def test_verbs_start_the_kernels_of_the_table():
             verb(*args)
         return watched.kernels.total()
 
-    A, tau = torch.randn(2, 6, 4), torch.ones(2, 4)
+    A, tau = normal(2, 6, 4), torch.ones(2, 4)
     # tau, beta and the tail of v are put into place
     larfg = kernels(householder.larfg, A[:, 0, 0], A[:, 1:, 0]) + 3
     bare = kernels(householder.larfg, A[:, 0, 0], A[:, 6:, 0]) + 2
@@ -885,7 +886,7 @@ def test_products_of_the_plan_are_those_of_the_kernels(name, m, n, monkeypatch):
 
     monkeypatch.setattr(builder, "create_dot", counting_dot)
     with quick_reductions():
-        stage(name).geqrf(torch.randn(2, m, n), precision="ieee")
+        stage(name).geqrf(normal(2, m, n), precision="ieee")
     panels = sum(
         (model.geqr2(m - j, 16) + model.larft(m - j, 16)).mul for j in range(0, min(m, n), 16)
     )
@@ -914,7 +915,7 @@ def test_what_grows_with_the_rows_of_a_panel_is_in_the_plan(monkeypatch):
     def multiplied(m):
         counted.clear()
         with quick_reductions():
-            stage("s08_cholesky").geqrf(torch.randn(1, m, 64), precision="ieee")
+            stage("s08_cholesky").geqrf(normal(1, m, 64), precision="ieee")
         return sum(counted)
 
     # one program sees all rows
@@ -966,7 +967,7 @@ def test_gpu_starts_about_the_kernels_of_the_plan(name):
     """On a GPU some operations take a second kernel, none takes three."""
     from torch.profiler import ProfilerActivity, profile
 
-    A = torch.randn(3, 20, 12, device="cuda")
+    A = normal(3, 20, 12).cuda()
     stage(name).geqrf(A)
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         stage(name).geqrf(A)

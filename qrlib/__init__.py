@@ -16,6 +16,8 @@ _HOME = {
     "ormqr": "qrlib.api",
     "qr": "qrlib.api",
     "orthogonalize": "qrlib.api",
+    "lstsq": "qrlib.least_squares",
+    "foreach": "qrlib.foreach",
     "plan": "qrlib.replay",
     "certify": "qrlib.certificate",
     "Certificate": "qrlib.certificate",
@@ -30,7 +32,9 @@ def __getattr__(name):
         raise AttributeError(
             f"module 'qrlib' has no attribute {name!r}; it has {', '.join(__all__)}"
         )
-    return getattr(import_module(_HOME[name]), name)
+    home = import_module(_HOME[name])
+    # foreach is a module itself
+    return home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
 
 
 def __dir__():

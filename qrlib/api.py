@@ -14,21 +14,27 @@ from qrlib.checks import (
     check_pair,
     check_precision,
     check_same,
+    differentiated,
     shape_of,
 )
 from qrlib.compact import QR, flat, namespace, unpack_r
+from qrlib.sharding import on_shards
 from qrlib.stages import TRITON
 from qrlib.stages import stage as _stage
 
 # of a matrix in a Triton stage: 64 rows of so many are less than 2^31
 COLUMNS = 1 << 24
+# too few digits to compute in, enough to store
+HALF = ("float16", "bfloat16")
 
 
+@on_shards
 def geqrf(A, *, stage="auto", precision="fp32"):
     """A = Q R in compact form, for every matrix of a batch.
 
     Args:
-        A: [..., m, n], float32 or float64, torch tensor or NumPy array, any strides; read.
+        A: [..., m, n], torch tensor or NumPy array, any strides; read. float32 and float64;
+            float16 and bfloat16 are factored in float32. A DTensor may be sharded on the batch.
         stage: one of qrlib.STAGES, or "auto", which looks at device, dtype and shape only. On a
             CPU "auto" is LAPACK, called through torch or NumPy; on a GPU it is the fastest stage
             for float32, and "s04_recursive" for float64. A NumPy array takes "auto" or
@@ -37,26 +43,27 @@ def geqrf(A, *, stage="auto", precision="fp32"):
             may use its slack. Both have float32 in and out; no stage uses that slack so far.
 
     Returns:
-        QR(H, tau): [..., m, n], row-major, and [..., min(m, n)], as torch.geqrf.
+        QR(H, tau): [..., m, n], row-major, and [..., min(m, n)], as torch.geqrf. float32 for
+            a half-precision A, for rounded they would not be those of an orthogonal Q.
 
     Raises:
         TypeError: A is no tensor or array, or not of a dtype that the stage takes.
         ValueError: fewer than two dimensions; no numbers ("meta"); unknown stage or precision;
-            more than 2^24 columns for a Triton stage.
+            more than 2^24 columns for a Triton stage; a DTensor whose matrices are in parts.
         RuntimeError: the stage's backend is not installed; the stage does not run on A's device;
-            A requires a gradient.
+            A requires a gradient, which only qr and orthogonalize have.
         torch.cuda.OutOfMemoryError: too little memory; the message says how much is needed.
 
     Cost: 2n^2 (m - n/3) flops a matrix. Accuracy: qrlib.certify. Source: LAPACK xGEQRF.
     """
+    A = _widened(A)
     check_matrix("A", A)
     check_numbers("A", A)
     check_precision(precision)
-    H, tau = _factor(flat(A), stage)
-    m, n = A.shape[-2:]
-    return QR(H.reshape(A.shape), tau.reshape(*A.shape[:-2], min(m, n)))
+    return _factored(A, stage)
 
 
+@on_shards
 def householder_product(H, tau, *, out=None):
     """Q = H_0 H_1 ... H_{k-1}, its first n columns.
 
@@ -87,9 +94,12 @@ def householder_product(H, tau, *, out=None):
         return out
     if isinstance(H, np.ndarray):
         return ormqr(H, tau, _columns_of_identity(H, m, n))
-    return _stage("s03_blocked").orgqr(flat(H), flat(tau, 1)).reshape(H.shape)
+    from qrlib import ops
+
+    return ops.householder_product(H, tau)
 
 
+@on_shards
 def ormqr(H, tau, C, *, left=True, transpose=False, out=None):
     """Q C, Q^T C, C Q or C Q^T, without forming Q.
 
@@ -126,10 +136,15 @@ def ormqr(H, tau, C, *, left=True, transpose=False, out=None):
     if not left:
         # C Q = (Q^T C^T)^T
         return ormqr(H, tau, C.swapaxes(-1, -2), transpose=not transpose).swapaxes(-1, -2)
-    blocked = _stage("s01_mirror" if isinstance(H, np.ndarray) else "s03_blocked").ormqr
-    return blocked(flat(H), flat(tau, 1), flat(C), transpose=transpose).reshape(C.shape)
+    if isinstance(H, np.ndarray):
+        by_mirrors = _stage("s01_mirror").ormqr
+        return by_mirrors(flat(H), flat(tau, 1), flat(C), transpose=transpose).reshape(C.shape)
+    from qrlib import ops
+
+    return ops.ormqr(H, tau, C, transpose)
 
 
+@on_shards
 def qr(A, mode="reduced", *, positive_diag=False, stage="auto", precision="fp32"):
     """A = Q R with Q and R formed.
 
@@ -149,26 +164,30 @@ def qr(A, mode="reduced", *, positive_diag=False, stage="auto", precision="fp32"
     """
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
-    H, tau = geqrf(A, stage=stage, precision=precision)
+    dtype = getattr(A, "dtype", None)
+    A = _widened(A)
+    check_matrix("A", A, gradient=True)
+    check_numbers("A", A)
+    check_precision(precision)
     m, n = A.shape[-2:]
-    k = min(m, n)
-    xp = namespace(A)
-    R = xp.triu(H) if mode == "complete" else unpack_r(H)
-    if positive_diag:
-        # copysign, for a -0.0 on the diagonal is to become 0.0
-        signs = xp.copysign(xp.ones_like(tau), xp.diagonal(R, 0, -2, -1))
-        R[..., :k, :] *= signs[..., None]
-    if mode == "r":
-        return R
-    if mode == "reduced":
-        Q = householder_product(H[..., :k], tau)
+    if isinstance(A, np.ndarray) or not differentiated(A):
+        found = form(A, mode, positive_diag, stage)
+    elif mode == "complete" and m > n:
+        raise RuntimeError(
+            f"A requires a gradient, and the last {m - n} columns of Q [..., {m}, {m}] have none: "
+            "they are any basis of what the others leave; use mode 'reduced', or A.detach()"
+        )
     else:
-        Q = ormqr(H, tau, _columns_of_identity(A, m, m))
-    if positive_diag:
-        Q[..., :k] *= signs[..., None, :]
-    return Q, R
+        from qrlib.gradient import reduced
+
+        Q, R = reduced(A, positive_diag, stage)
+        found = (R,) if mode == "r" else (Q, R)
+    if A.dtype != dtype:
+        found = tuple(X.astype(dtype) if isinstance(X, np.ndarray) else X.to(dtype) for X in found)
+    return found if len(found) > 1 else found[0]
 
 
+@on_shards
 def orthogonalize(A, *, positive_diag=False, stage="auto", precision="fp32"):
     """Q of the reduced A = Q R: an orthonormal basis of the columns of a full-rank A.
 
@@ -181,13 +200,35 @@ def orthogonalize(A, *, positive_diag=False, stage="auto", precision="fp32"):
     Raises:
         as geqrf, and ValueError for m < n.
     """
-    check_matrix("A", A)
+    check_matrix("A", _widened(A), gradient=True)
     if A.shape[-2] < A.shape[-1]:
         raise ValueError(
             f"A must have at least as many rows as columns; got {shape_of(A)}; "
             "for orthonormal rows orthogonalize its transpose"
         )
     return qr(A, positive_diag=positive_diag, stage=stage, precision=precision)[0]
+
+
+def form(A, mode, positive_diag, stage):
+    """(Q, R), or (R,) for mode "r", of A [..., m, n], which has been checked."""
+    H, tau = _factored(A, stage)
+    m, n = A.shape[-2:]
+    k = min(m, n)
+    xp = namespace(A)
+    R = xp.triu(H) if mode == "complete" else unpack_r(H)
+    if positive_diag:
+        # copysign, for a -0.0 on the diagonal is to become 0.0
+        signs = xp.copysign(xp.ones_like(tau), xp.diagonal(R, 0, -2, -1))
+        R[..., :k, :] *= signs[..., None]
+    if mode == "r":
+        return (R,)
+    if mode == "reduced" or m == k:
+        Q = householder_product(H[..., :k], tau)
+    else:
+        Q = ormqr(H, tau, _columns_of_identity(A, m, m))
+    if positive_diag:
+        Q[..., :k] *= signs[..., None, :]
+    return Q, R
 
 
 def auto_stage(A, replayed=False):
@@ -249,10 +290,8 @@ def refuse(A, stage, module):
         ) from error
 
 
-def _factor(A, stage):
-    """QR of A [B, m, n] by the stage of that name."""
-    if isinstance(A, np.ndarray):
-        return _lapack_numpy(A) if stage == "auto" else runs(A, stage).geqrf(A)
+def factor(A, stage):
+    """QR of a tensor A [B, m, n] by the stage of that name."""
     if stage == "auto":
         if A.device.type == "cpu":
             return _lapack_torch(A)
@@ -260,6 +299,23 @@ def _factor(A, stage):
     module = runs(A, stage)
     with refuse(A, stage, module):
         return _through_numpy(module, A) if stage == "s01_mirror" else module.geqrf(A)
+
+
+def _widened(A):
+    """A, or in float32 what is half as wide."""
+    if str(getattr(A, "dtype", "")).removeprefix("torch.") not in HALF:
+        return A
+    return A.astype(np.float32) if isinstance(A, np.ndarray) else A.float()
+
+
+def _factored(A, stage):
+    """QR of A [..., m, n], which has been checked."""
+    if not isinstance(A, np.ndarray):
+        from qrlib import ops
+
+        return QR(*ops.geqrf(A, stage))
+    H, tau = _lapack_numpy(flat(A)) if stage == "auto" else runs(A, stage).geqrf(flat(A))
+    return QR(H.reshape(A.shape), tau.reshape(*A.shape[:-2], min(A.shape[-2:])))
 
 
 def orgqr(H, tau):

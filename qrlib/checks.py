@@ -17,7 +17,8 @@ def shape_of(X):
     return tuple(X.shape)
 
 
-def check_array(name, X):
+def check_array(name, X, *, gradient=False):
+    """gradient: X may require one."""
     torch = sys.modules.get("torch")
     is_tensor = torch is not None and isinstance(X, torch.Tensor)
     if not is_tensor and not isinstance(X, np.ndarray):
@@ -31,9 +32,15 @@ def check_array(name, X):
             f"fill what is masked before"
         )
     if str(X.dtype).removeprefix("torch.") not in DTYPES:
+        library = "torch" if is_tensor else "np"
         raise TypeError(
-            f"{name} must be float32 or float64; got {X.dtype}; convert it first, "
-            f"for example {name}.{'to(torch.float32)' if is_tensor else 'astype(np.float32)'}"
+            f"{name} must be float32 or float64; got {X.dtype}; "
+            + (
+                f"{library}.linalg.qr takes complex numbers"
+                if "complex" in str(X.dtype)
+                else f"convert it first, for example {name}."
+                + ("to(torch.float32)" if is_tensor else "astype(np.float32)")
+            )
         )
     if is_tensor and X.is_nested:
         raise TypeError(
@@ -42,11 +49,34 @@ def check_array(name, X):
         )
     if is_tensor and X.layout is not torch.strided:
         raise TypeError(f"{name} must be dense; got layout {X.layout}; use {name}.to_dense()")
-    if is_tensor and X.requires_grad and torch.is_grad_enabled():
-        raise RuntimeError(
-            f"{name} requires a gradient, and this function has none to give; "
-            f"pass {name}.detach(), or use torch.linalg.qr where a gradient is needed"
-        )
+    if is_tensor and not gradient and differentiated(X):
+        raise RuntimeError(no_gradient(name))
+
+
+def no_gradient(name):
+    return (
+        f"{name} requires a gradient, and this function has none to give; use qrlib.orthogonalize "
+        f"or qrlib.qr in mode 'reduced', which have one, or pass {name}.detach()"
+    )
+
+
+def differentiated(X):
+    """Whether a derivative with respect to a tensor is wanted, at any level of torch.func."""
+    import torch
+
+    if torch.compiler.is_compiling():
+        return X.requires_grad and torch.is_grad_enabled()
+    functorch = torch._C._functorch
+    while True:
+        # a batched tensor says no, whatever it is made of
+        if not functorch.is_batchedtensor(X):
+            if X.requires_grad and torch.is_grad_enabled():
+                return True
+            if torch.autograd.forward_ad.unpack_dual(X).tangent is not None:
+                return True
+        if not functorch.is_functorch_wrapped_tensor(X):
+            return False
+        X = functorch.get_unwrapped(X)
 
 
 def check_precision(precision):
@@ -54,8 +84,8 @@ def check_precision(precision):
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
 
 
-def check_matrix(name, X):
-    check_array(name, X)
+def check_matrix(name, X, *, gradient=False):
+    check_array(name, X, gradient=gradient)
     if X.ndim < 2:
         raise ValueError(
             f"{name} must be [..., m, n]; got shape {shape_of(X)}; "

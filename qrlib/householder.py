@@ -11,7 +11,7 @@ from torch import Tensor
 from qrlib.shapes import Float, Int
 
 
-def matmul(X: Float[Tensor, "B p q"], Y: Float[Tensor, "B q r"]) -> Float[Tensor, "B p r"]:
+def matmul(X: Float[Tensor, "*B p q"], Y: Float[Tensor, "*B q r"]) -> Float[Tensor, "*B p r"]:
     """X Y in the precision of its operands, whatever torch is globally told about precision."""
     if X.dtype == torch.float32 and _reduced_precision_allowed(X.device.type):
         # those settings leave float64 alone, and changing them here would change them for others

@@ -6,6 +6,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 install_import_hook(["qrlib.householder", "qrlib.reconstruction"], "beartype.beartype")
@@ -16,6 +17,18 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():
     # kernels run through Triton's interpreter; this is read when a kernel is defined
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+# the same examples in every run, on a slow machine too; for others: --hypothesis-profile=others
+steady = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("others", steady, derandomize=False)
+settings.register_profile("steady", steady)
+settings.load_profile("steady")
 
 
 @pytest.fixture(autouse=True)

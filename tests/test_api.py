@@ -357,7 +357,7 @@ def _explicit_q(H, tau):
     return Q
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(m=st.integers(0, 70), n=st.integers(0, 70), k=st.integers(0, 70), seed=st.integers(0, 999))
 def test_householder_product(m, n, k, seed):
     m, n = max(m, n), min(m, n)

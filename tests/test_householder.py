@@ -37,7 +37,7 @@ def test_larfg(m, dtype):
         assert (torch.sign(beta) == -torch.sign(x[:, 0])).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
 def test_larfg_at_any_scale(entries):
     """Against float64, where nothing of float32 can under- or overflow."""

@@ -195,7 +195,7 @@ def rounded(x, format, how=round_to):
     return how(np.array([x], np.float32), format)[0]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.one_of(FINITE, NEAR), one_format)
 def test_rounding_twice_is_rounding_once(x, format):
     for how in (round_to, truncate):
@@ -203,7 +203,7 @@ def test_rounding_twice_is_rounding_once(x, format):
         assert bits(rounded(y, format, how)) == bits(y)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.one_of(FINITE, NEAR), st.one_of(FINITE, NEAR), one_format)
 def test_rounding_keeps_the_order(x, y, format):
     low, high = sorted((x, y))
@@ -211,14 +211,14 @@ def test_rounding_keeps_the_order(x, y, format):
         assert rounded(low, format, how) <= rounded(high, format, how)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.one_of(FINITE, NEAR), one_format)
 def test_the_sign_changes_nothing_else(x, format):
     for how in (round_to, truncate):
         assert bits(rounded(-x, format, how)) == bits(-rounded(x, format, how))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(NEAR, st.sampled_from(SMALL))
 def test_no_number_of_the_format_is_nearer_and_ties_are_even(x, format):
     known = numbers(format)
@@ -233,7 +233,7 @@ def test_no_number_of_the_format_is_nearer_and_ties_are_even(x, format):
         assert np.flatnonzero(known == abs(y))[0] % 2 == 0
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(FINITE, one_format)
 def test_the_error_is_what_the_unit_roundoff_says(x, format):
     f, x = FORMATS[format], float(np.float32(x))

@@ -291,7 +291,7 @@ def test_result_is_what_torch_understands(stage):
     torch.testing.assert_close(Q @ H.triu()[:, :8], A)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     stage=st.sampled_from(ALL_STAGES),
     batch=st.lists(st.integers(0, 3), max_size=2),
@@ -314,7 +314,7 @@ def test_any_shape_and_scale(stage, batch, m, n, exponent, zero_columns, zero_ro
     assert c.factor.shape == tuple(batch)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     stage=st.sampled_from(ALL_STAGES),
     entries=st.lists(

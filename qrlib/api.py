@@ -29,7 +29,7 @@ HALF = ("float16", "bfloat16")
 
 
 @on_shards
-def geqrf(A, *, stage="auto", precision="fp32"):
+def geqrf(A, *, stage="auto", precision="fp32", out=None):
     """A = Q R in compact form, for every matrix of a batch.
 
     Args:
@@ -41,6 +41,8 @@ def geqrf(A, *, stage="auto", precision="fp32"):
             "s01_mirror"; stages from "s05_panel" on take float32 on a GPU.
         precision: "fp32", as accurate as LAPACK; "fast", which has the gate of the task to keep and
             may use its slack. Both have float32 in and out; no stage uses that slack so far.
+        out: a pair (H, tau) to write into, of the result's shapes and dtype, sharing no memory
+            with A.
 
     Returns:
         QR(H, tau): [..., m, n], row-major, and [..., min(m, n)], as torch.geqrf. float32 for
@@ -60,7 +62,8 @@ def geqrf(A, *, stage="auto", precision="fp32"):
     check_matrix("A", A)
     check_numbers("A", A)
     check_precision(precision)
-    return _factored(A, stage)
+    found = _factored(A, stage)
+    return found if out is None else QR(*_written(out, found, A))
 
 
 @on_shards
@@ -145,22 +148,26 @@ def ormqr(H, tau, C, *, left=True, transpose=False, out=None):
 
 
 @on_shards
-def qr(A, mode="reduced", *, positive_diag=False, stage="auto", precision="fp32"):
+def qr(A, mode="reduced", *, positive_diag=False, stage="auto", precision="fp32", out=None):
     """A = Q R with Q and R formed.
 
     Args:
-        A: [..., m, n], as for geqrf.
+        A: [..., m, n], as for geqrf; of full rank where a derivative is wanted.
         mode: "reduced": Q [..., m, k], R [..., k, n]; "complete": Q [..., m, m], R [..., m, n];
             "r": R [..., k, n] alone; k = min(m, n).
         positive_diag: flip signs so that the diagonal of R is >= 0, which makes the factorization
             of a full-rank A unique.
         stage, precision: as for geqrf.
+        out: (Q, R) to write into, or R for mode "r", as for geqrf; float32 for a half-precision A.
 
     Returns:
-        (Q, R), or R for mode "r".
+        (Q, R), or R for mode "r"; rounded to A's dtype at the end where that is float16 or
+        bfloat16. With derivatives in both directions, of any order; those of mode "complete" are
+        for m <= n. torch.compile takes .backward(), not torch.func.
 
     Raises:
-        as geqrf, and ValueError for an unknown mode.
+        as geqrf, but A may require a gradient; ValueError for an unknown mode; RuntimeError for a
+        gradient in mode "complete" with m > n, where Q is not unique.
     """
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
@@ -182,7 +189,9 @@ def qr(A, mode="reduced", *, positive_diag=False, stage="auto", precision="fp32"
 
         Q, R = reduced(A, positive_diag, stage)
         found = (R,) if mode == "r" else (Q, R)
-    if A.dtype != dtype:
+    if out is not None:
+        found = _written((out,) if mode == "r" else out, found, A)
+    elif A.dtype != dtype:
         found = tuple(X.astype(dtype) if isinstance(X, np.ndarray) else X.to(dtype) for X in found)
     return found if len(found) > 1 else found[0]
 
@@ -195,7 +204,7 @@ def orthogonalize(A, *, positive_diag=False, stage="auto", precision="fp32"):
         A: [..., m, n] with m >= n. positive_diag, stage, precision: as for qr.
 
     Returns:
-        Q: [..., m, n].
+        Q: [..., m, n], of A's dtype, with derivatives as qr.
 
     Raises:
         as geqrf, and ValueError for m < n.
@@ -229,6 +238,19 @@ def form(A, mode, positive_diag, stage):
     if positive_diag:
         Q[..., :k] *= signs[..., None, :]
     return Q, R
+
+
+def _written(out, found, A):
+    """What was found for A, in the memory of out."""
+    if not isinstance(out, tuple | list) or len(out) != len(found):
+        raise TypeError(f"out must be a tuple of {len(found)}; got {type(out).__name__}")
+    others = {"A": A}
+    for i, (X, to) in enumerate(zip(found, out)):
+        check_out(f"out[{i}]", to, X.shape, **others)
+        others[f"out[{i}]"] = to
+    for X, to in zip(found, out):
+        to[...] = X
+    return tuple(out)
 
 
 def auto_stage(A, replayed=False):

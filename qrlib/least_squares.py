@@ -11,6 +11,7 @@ import numpy as np
 from qrlib.api import geqrf, ormqr
 from qrlib.checks import check_array, check_matrix, check_same, shape_of
 from qrlib.compact import namespace, unpack_r
+from qrlib.sharding import on_shards
 
 
 class LeastSquares(NamedTuple):
@@ -24,6 +25,7 @@ class LeastSquares(NamedTuple):
     residuals: Any
 
 
+@on_shards
 def lstsq(A, B, *, rcond=None, check=False, stage="auto", precision="fp32"):
     """The X with the shortest B - A X, for m >= n and columns of A that are independent.
 

@@ -186,8 +186,8 @@ class TestTransforms:
         torch.testing.assert_close(tangent, expected)
 
 
-@pytest.mark.parametrize("dynamic", (False, True))
-def test_compiled(dynamic, monkeypatch):
+@pytest.mark.parametrize("shapes", (((2, 5, 3), (7, 6, 4)), ((3, 5),)))
+def test_compiled(shapes, monkeypatch):
     # what checks shapes here keeps lists, which a graph may not change
     monkeypatch.setattr(gradient, "matmul", inspect.unwrap(gradient.matmul))
 
@@ -195,8 +195,9 @@ def test_compiled(dynamic, monkeypatch):
         return loss(*qrlib.qr(A, positive_diag=True))
 
     torch._dynamo.reset()
+    dynamic = len(shapes) > 1
     ours = torch.compile(value, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    for shape in ((2, 5, 3), (7, 5, 3), (4, 3, 5)):
+    for shape in shapes:
         X = leaf(*shape)
         expected = torch.autograd.grad(value(X), X)
         torch.testing.assert_close(torch.autograd.grad(ours(X), X), expected)
@@ -307,3 +308,21 @@ def test_orthogonal_iteration_finds_eigenvectors():
         (Q.mT @ vectors[..., :k]).abs(), torch.eye(k).double().expand(3, k, k)
     )
     torch.testing.assert_close(torch.diagonal(Q.mT @ S @ Q, 0, -2, -1), values[:k].expand(3, k))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+@pytest.mark.parametrize("shape", ((40, 16, 8), (2, 300, 100), (3, 64, 200)))
+def test_on_the_gpu(shape, dtype):
+    """The gradient of the same numbers on a CPU, in float64; and nobody waits for it."""
+    X = normal(*shape, dtype=dtype).cuda().requires_grad_()
+    torch.autograd.grad(loss(*qrlib.qr(X)), X)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        (ours,) = torch.autograd.grad(loss(*qrlib.qr(X)), X)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    exact = X.detach().cpu().double().requires_grad_()
+    (theirs,) = torch.autograd.grad(loss(*torch.linalg.qr(exact)), exact)
+    lost = torch.linalg.cond(exact[..., : exact.shape[-2]]).max() * torch.finfo(dtype).eps
+    assert (ours.cpu() - theirs).norm() <= 10 * lost * theirs.norm()

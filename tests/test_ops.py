@@ -288,3 +288,94 @@ def test_bad_out(name):
     with pytest.raises(error, match=message):
         qrlib.qr(A, out=out())
     assert torch.equal(A, before)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", ((1000, 3, 3), (4, 100, 60), (2, 700, 352)))
+class TestOnTheGpu:
+    """What is started there is started where, when and as often as PyTorch says."""
+
+    FLOAT32 = pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "a stage"])
+
+    def test_opcheck(self, shape):
+        X = normal(*shape).cuda()
+        H, tau = qrlib.geqrf(X)
+        opcheck("geqrf", X, "auto")
+        opcheck("householder_product", H, tau)
+        opcheck("ormqr", H, tau, X, True)
+
+    @FLOAT32
+    def test_captured_in_a_graph(self, shape, name):
+        function, X, others = FUNCTIONS[name], normal(*shape).cuda(), normal(*shape, seed=1).cuda()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            function(X)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = function(X)
+        X.copy_(others)
+        graph.replay()
+        torch.testing.assert_close(found, function(others), rtol=0, atol=0)
+
+    @FLOAT32
+    def test_another_stream(self, shape, name):
+        """It waits for what its stream has before it, and for no other stream."""
+        function, X = FUNCTIONS[name], normal(*shape).cuda()
+        later = normal(*shape, seed=1).cuda()
+        expected = function(later)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            # the stream is busy, and X is not what it will be
+            torch.cuda._sleep(10**8)
+            X.copy_(later)
+            found = function(X)
+        side.synchronize()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+    @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs a second GPU")
+    @FLOAT32
+    def test_a_device_that_is_not_current(self, shape, name):
+        function, X = FUNCTIONS[name], normal(*shape)
+        expected = function(X.to("cuda:0"))
+        with torch.cuda.device(0):
+            found = function(X.to("cuda:1"))
+            assert torch.cuda.current_device() == 0
+        for there, here in zip(as_tuple(found), as_tuple(expected), strict=True):
+            assert there.device == torch.device("cuda:1")
+            torch.testing.assert_close(there.cpu(), here.cpu())
+
+    @FLOAT32
+    def test_deterministic_and_without_waiting(self, shape, name):
+        function, X = FUNCTIONS[name], normal(*shape).cuda()
+        first = function(X)
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            again = [function(X) for _ in range(20)]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            torch.use_deterministic_algorithms(before)
+        for found in again:
+            torch.testing.assert_close(found, first, rtol=0, atol=0)
+
+    @FLOAT32
+    def test_vmap(self, shape, name):
+        function, X = FUNCTIONS[name], normal(2, *shape).cuda()
+        found = torch.func.vmap(function, in_dims=1)(X.movedim(0, 1))
+        torch.testing.assert_close(found, function(X), rtol=1e-3, atol=1e-3)
+
+    @pytest.mark.parametrize("mode", (None, "reduce-overhead"))
+    @FLOAT32
+    def test_inductor(self, shape, name, mode, monkeypatch):
+        # it looks torch.empty up, and is to find torch's
+        monkeypatch.undo()
+        function = FUNCTIONS[name]
+        ours = compiled(function, backend="inductor", mode=mode)
+        for seed in range(4):
+            X = normal(*shape, seed=seed).cuda()
+            found = [Y.clone() for Y in as_tuple(ours(X))]
+            torch.testing.assert_close(tuple(found), as_tuple(function(X)), rtol=1e-4, atol=1e-5)

@@ -22,8 +22,7 @@ from playwright.sync_api import Error, sync_playwright
 THEMES = ("light", "dark")
 WIDTHS = (1280, 390)
 HEIGHT = 900
-# milliseconds: for the theme's own wait after a resize; for a page on a busy machine
-SETTLE = 400
+# milliseconds, for a page on a busy machine
 TIMEOUT = 120_000
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -160,6 +159,12 @@ UNFOLD = """
   // a half-faded colour has no contrast to speak of
   for (const a of document.getAnimations()) a.finish();
 }
+"""
+
+# the theme waits after a resize, too, by a timer of the same page: one that is set later, and for
+# longer, is over later on a busy machine as well
+SETTLED = """
+() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 400)))
 """
 
 STEPPER = """
@@ -343,7 +348,7 @@ def check_pages(site, chromium, *, shots=None):
                     for width in WIDTHS:
                         where = f"{name} [{theme} {width}]"
                         page.set_viewport_size({"width": width, "height": HEIGHT})
-                        page.wait_for_timeout(SETTLE)
+                        page.evaluate(SETTLED)
                         found = page.evaluate(LOOK) + page.evaluate(AXE)
                         for stepper in page.locator(".qr-stepper").all():
                             found += check_stepper(page, stepper)

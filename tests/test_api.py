@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tables import ALL_STAGES, SHAPES, normal
 
 import qrlib
+from qrlib.jit import quick_reductions
 from qrlib.stages import TRITON
 
 A = normal(2, 4, 3)
@@ -201,7 +202,14 @@ for stage in TRITON:
         assert "A.cuda()" in line and "stage='auto'" in line and "TRITON_INTERPRET=1" in line
 
 
+@pytest.fixture
+def quick():
+    with quick_reductions():
+        yield
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there a stage needs no interpreter")
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("stage", TRITON)
 def test_triton_stages_through_the_door(stage):
     A = normal(2, 3, 5, 4)
@@ -279,6 +287,7 @@ def test_numpy_negative_strides():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there a stage needs no interpreter")
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("stage", (*ALL_STAGES, *TRITON))
 def test_a_minus_that_torch_only_notes(stage):
     """The imaginary part of a conjugate is a view of memory that has the opposite sign."""
@@ -329,6 +338,28 @@ def test_orthogonalize():
     X = normal(2, 9, 4)
     Q = qrlib.orthogonalize(X, positive_diag=True)
     assert torch.equal(Q, qrlib.qr(X, positive_diag=True)[0])
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+@pytest.mark.parametrize("m", (1, 7, 8, 64))
+def test_lapack_on_numbers_in_range_is_lapack(m, dtype, monkeypatch):
+    limits = torch.finfo(dtype)
+    X = normal(2, m, 3, dtype=dtype)
+    X /= X.abs().amax((1, 2), keepdim=True)
+    direct = []
+    for edge in (2**25 * limits.tiny, 1.0, limits.max / (16 * m)):
+        for factor in (0.4, 0.99, 1.0, 1.01, 2.1):
+            if api._in_range(edge * factor * X):
+                direct.append(edge * factor * X)
+                assert (headroom(direct[-1]) == 1).all()
+    assert len(direct) > 5
+    for bad in (torch.nan, torch.inf, 0.0):
+        assert not api._in_range(torch.full((2, m, 3), bad, dtype=dtype))
+    found = [qrlib.geqrf(Y) for Y in direct]
+    monkeypatch.setattr(api, "_in_range", lambda A: False)
+    for Y, (H, tau) in zip(direct, found):
+        scaled = qrlib.geqrf(Y)
+        assert torch.equal(H, scaled.H) and torch.equal(tau, scaled.tau)
 
 
 @pytest.mark.parametrize("as_numpy", (False, True))

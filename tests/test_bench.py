@@ -26,6 +26,7 @@ from qrlib.bench.measure import Protocol, measure, resolve
 from qrlib.bench.results import words
 from qrlib.certificate import TASK
 from qrlib.compact import QR
+from qrlib.jit import quick_reductions
 from qrlib.matrices import BENCHMARK_CASES, FAMILIES, Case, make
 
 N = 16
@@ -877,6 +878,12 @@ def asked(*arguments, small_by_itself=False):
 
 
 class TestCommand:
+    @pytest.fixture
+    def quick(self):
+        pytest.importorskip("triton")
+        with quick_reductions():
+            yield
+
     QUICK = ("--n", "8", "--batch", "2", "--runs", "2", "--device", "cpu", "--commit", "abc")
 
     def test_which_cases(self):
@@ -934,6 +941,7 @@ class TestCommand:
         assert "FAILED" in printed and "fault:" in printed
         assert "1 of 1 rows FAILED and have no time." in printed
 
+    @pytest.mark.usefixtures("quick")
     def test_what_does_not_run_here_is_left_out_by_default_and_said(self, monkeypatch, capsys):
         def absent(A):
             raise RuntimeError("needs a chip")
@@ -958,6 +966,7 @@ class TestCommand:
         ]
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there a stage needs no interpreter")
+    @pytest.mark.usefixtures("quick")
     def test_a_time_of_the_interpreter_says_so(self, capsys):
         quick = [*self.QUICK, "--compare", "none", "--no-probes"]
         assert main([*quick, "--stage", "s05_panel", "s02_unblocked"]) == 0

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tables import ALL_STAGES, SHAPES, normal
 
 import qrlib
+from qrlib import api
+from qrlib.householder import headroom
 from qrlib.jit import quick_reductions
 from qrlib.stages import TRITON
 

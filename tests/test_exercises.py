@@ -35,7 +35,7 @@ from qrlib.compact import unpack_r, unpack_v
 from qrlib.stages import s01_mirror
 from qrlib.teach import exercises as ex
 from qrlib.teach import gram_schmidt, tricks
-from qrlib.teach.exercises import roofline
+from qrlib.teach.exercises import guard, roofline
 from qrlib.teach.exercises import s02_unblocked as chapter2
 from qrlib.teach.exercises import s03_blocked as chapter5
 from qrlib.teach.exercises import s04_recursive as chapter6
@@ -1106,6 +1106,13 @@ def test_off_the_main_thread_it_checks_and_interrupts():
     said = in_a_thread(lambda: ex.check("1.2", spins, limit=0.3)).fault
     assert "was stopped, at line" in said
     assert "ZeroDivisionError" in in_a_thread(lambda: ex.check("1.2", lambda x: 1 / 0)).fault
+
+
+def test_off_the_main_thread_one_that_dies_with_nothing_to_say_was_out_of_time(monkeypatch):
+    dead = SimpleNamespace(start=lambda: None, join=lambda limit: None, is_alive=lambda: False)
+    monkeypatch.setattr(guard.threading, "Thread", lambda **options: dead)
+    monkeypatch.setattr(guard.threading, "main_thread", lambda: None)
+    assert "ran longer than 10 s" in ex.check("1.2", s01_mirror.larfg).fault
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no such alarm on this system")

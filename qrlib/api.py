@@ -93,13 +93,9 @@ def householder_product(H, tau, *, out=None):
         )
     if out is not None:
         check_out("out", out, H.shape, H=H, tau=tau)
-        out[...] = householder_product(H, tau)
+        out[...] = _product(H, tau)
         return out
-    if isinstance(H, np.ndarray):
-        return ormqr(H, tau, _columns_of_identity(H, m, n))
-    from qrlib import ops
-
-    return ops.householder_product(H, tau)
+    return _product(H, tau)
 
 
 @on_shards
@@ -232,7 +228,7 @@ def form(A, mode, positive_diag, stage):
     if mode == "r":
         return (R,)
     if mode == "reduced" or m == k:
-        Q = householder_product(H[..., :k], tau)
+        Q = _product(H[..., :k], tau)
     else:
         Q = ormqr(H, tau, _columns_of_identity(A, m, m))
     if positive_diag:
@@ -338,6 +334,15 @@ def _factored(A, stage):
         return QR(*ops.geqrf(A, stage))
     H, tau = _lapack_numpy(flat(A)) if stage == "auto" else runs(A, stage).geqrf(flat(A))
     return QR(H.reshape(A.shape), tau.reshape(*A.shape[:-2], min(A.shape[-2:])))
+
+
+def _product(H, tau):
+    """Q of H [..., m, n], m >= n, and tau [..., k], which have been checked."""
+    if isinstance(H, np.ndarray):
+        return ormqr(H, tau, _columns_of_identity(H, *H.shape[-2:]))
+    from qrlib import ops
+
+    return ops.householder_product(H, tau)
 
 
 def orgqr(H, tau):

@@ -29,7 +29,7 @@ def _on_shards(function, A, args, kwargs):
 
     mesh, placements = A.device_mesh, A.placements
     batch = A.shape[:-2]
-    _check(placements, A.ndim, len(batch))
+    _check(placements, len(batch))
     if kwargs.get("out") is not None:
         raise TypeError("out= is for plain tensors; got DTensors; take the result, or to_local()")
 
@@ -58,13 +58,11 @@ def _on_shards(function, A, args, kwargs):
     return make(map(placed, found))
 
 
-def _check(placements, ndim, batch):
+def _check(placements, batch):
     for placement in placements:
-        if placement.is_replicate():
-            continue
-        if not placement.is_shard() or placement.dim >= batch:
+        # what is partial has no dimension
+        if not placement.is_replicate() and getattr(placement, "dim", batch) >= batch:
             raise ValueError(
-                f"a DTensor must be sharded on a batch dimension, one of the first {batch}, or "
-                f"replicated; got {placement} of {ndim} dimensions; each rank factors whole "
-                "matrices: use A.redistribute(placements=[Replicate()]), or Shard(0) of a batch"
+                f"a DTensor must be replicated, or sharded on one of its {batch} batch dimensions, "
+                f"for a rank factors whole matrices; got {placement}; use .redistribute()"
             )

@@ -38,6 +38,7 @@ FUNCTIONS = {
     "r": lambda A: qrlib.qr(A, mode="r"),
     "orthogonalize": lambda A: qrlib.orthogonalize(A=A),
     "half": lambda A: qrlib.orthogonalize(A.bfloat16()),
+    "lstsq": lambda A: qrlib.lstsq(A, A),
 }
 
 
@@ -108,12 +109,17 @@ BAD = {
     "columns": (
         lambda mesh: qrlib.qr(shared(mesh, placement=Shard(3))),
         ValueError,
-        "one of the first 2, or replicated; got S.*3.*redistribute",
+        "one of its 2 batch dimensions.*got S.*3.*redistribute",
     ),
     "rows": (
         lambda mesh: qrlib.orthogonalize(shared(mesh, placement=Shard(2))),
         ValueError,
-        "one of the first 2, or replicated; got S.*2.*redistribute",
+        "one of its 2 batch dimensions.*got S.*2.*redistribute",
+    ),
+    "a parameter in rows": (
+        lambda mesh: qrlib.orthogonalize(shared(mesh, WHOLE[0, 0])),
+        ValueError,
+        "one of its 0 batch dimensions.*got S.*0.*redistribute",
     ),
     "sums": (
         lambda mesh: qrlib.geqrf(DTensor.from_local(WHOLE, mesh, [Partial()])),

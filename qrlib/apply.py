@@ -12,7 +12,7 @@ import triton.language as tl
 
 from qrlib import tiles
 from qrlib.elimination import larft
-from qrlib.scaling import cdiv, half_log2, next_power_of_2, scaled
+from qrlib.scaling import cdiv, next_power_of_2, scaled
 from qrlib.stages import s06_update
 from qrlib.stages.s06_update import N0, NB, sum_shares
 from qrlib.stages.s07_whole import TINY
@@ -27,7 +27,7 @@ WIDE = 1 << 19
 
 @triton.jit
 def mirrors_kernel(
-    H_ptr, tau_ptr, C_ptr, Q_ptr, m, n, k, log_m,
+    H_ptr, tau_ptr, C_ptr, Q_ptr, m, n, k,
     stride_hb, stride_hm, stride_hn, stride_taub, stride_tauk, stride_cb, stride_cm, stride_cn,
     BM: tl.constexpr, BC: tl.constexpr, TRANSPOSE: tl.constexpr,
 ):  # fmt: skip
@@ -43,7 +43,6 @@ def mirrors_kernel(
         C_ptrs = C_ptr + b * stride_cb + i.to(tl.int64) * stride_cm + c.to(tl.int64) * stride_cn
         C = tl.load(C_ptrs, mask=inside, other=0.0)
         e = tiles.exponent_of(tl.max(tl.abs(C), axis=0, keep_dims=True))
-        e = tl.minimum(e + log_m, 126)
     C *= tiles.power_of_two(-e)
     H_ptr += b * stride_hb
     tau_ptr += b * stride_taub
@@ -159,7 +158,7 @@ def one_by_one(H, tau, C, n, BM, warps, transpose):
     Q, BC = H.new_empty(B, m, n), 8 if n <= 8 else 32
     given = Q if C is None else C
     mirrors_kernel[(B, cdiv(n, BC))](
-        H, tau, C, Q, m, n, tau.shape[-1], half_log2(m), *H.stride(), *tau.stride(),
+        H, tau, C, Q, m, n, tau.shape[-1], *H.stride(), *tau.stride(),
         *given.stride(), BM=BM, BC=BC, TRANSPOSE=transpose, num_warps=warps,
     )  # fmt: skip
     return Q

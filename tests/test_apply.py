@@ -357,6 +357,13 @@ class TestOnPaper:
         found = self.started(lambda A: apply.orgqr(A, A[:, 0, :n]), 1000, m, n)
         assert found == [("mirrors", (1000, 1))]
 
+    @pytest.mark.parametrize("m, k", ((4, 4), (200, 70)))
+    def test_no_grid_ends_before_a_wide_c(self, m, k):
+        found = self.started(
+            lambda A: apply.ormqr(A[..., :k], A[:, 0, :k], A), 1, m, 6 * apply.WIDE
+        )
+        assert max(max(grid[1:], default=1) for _, grid in found) < 65536
+
     def test_memory(self):
         B, m, n = 640, 512, 512
         # V in pairs of float16; two products and T of each block, G of every second; and Q

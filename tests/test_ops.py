@@ -209,12 +209,12 @@ def test_a_subclass_gets_its_operators():
 
         @classmethod
         def __torch_function__(cls, func, types, args=(), kwargs=None):
-            cls.seen.append(getattr(func, "__name__", str(func)))
+            cls.seen.append(func)
             return super().__torch_function__(func, types, args, kwargs or {})
 
     H, tau = qrlib.geqrf(A.as_subclass(Named))
     assert isinstance(H, Named) and isinstance(tau, Named)
-    assert any("geqrf" in name for name in Named.seen)
+    assert torch.ops.qrlib.geqrf.default in Named.seen
     torch.testing.assert_close(H.as_subclass(torch.Tensor), qrlib.geqrf(A).H)
     P = torch.nn.Parameter(A, requires_grad=False)
     assert type(qrlib.geqrf(P).H) is torch.Tensor

@@ -15,9 +15,11 @@ from qrlib.elimination import larft
 from qrlib.scaling import cdiv, next_power_of_2, scaled
 from qrlib.stages import s06_update
 from qrlib.stages.s06_update import N0, NB, sum_shares
-from qrlib.stages.s07_whole import TINY
 
-# so many mirrors, of so many rows as TINY has, go one by one
+# rows of a register tile whose mirrors go one by one: warps; as stage 7 has it for the same tiles,
+# and one more. Not timed on a GPU, nor are the next two
+TABLE = {32: 1, 64: 2, 128: 4, 256: 8}
+# so many mirrors at most
 FEW = 32
 # (rows of a tile, warps) where V is made, as stage 8 has it for the same products
 VECTORS = (32, 4)
@@ -201,8 +203,8 @@ def by_blocks(H, tau, C, transpose, precision, *, e=None, trailing=False):
 
 def _few(H, tau):
     """(rows of a tile, warps) for a matrix whose mirrors go one by one, or None."""
-    BM = max(min(TINY), next_power_of_2(H.shape[1]))
-    return (BM, TINY[BM]) if BM in TINY and tau.shape[-1] <= FEW else None
+    BM = max(min(TABLE), next_power_of_2(H.shape[1]))
+    return (BM, TABLE[BM]) if BM in TABLE and tau.shape[-1] <= FEW else None
 
 
 def ormqr(H, tau, C, *, transpose=False, precision="fp16x3"):

@@ -210,8 +210,8 @@ def _few(H, tau):
 def ormqr(H, tau, C, *, transpose=False, precision="fp16x3"):
     """Q C, or Q^T C. H: [B, m, n] and tau: [B, k], compact. C: [B, m, p]; all read, any strides.
 
-    A column of C has an error of a few eps of its own length. What is not finite stays in its
-    column where mirrors go one by one, and else in its matrix.
+    A column of C has an error of a few eps of its own length, and keeps to itself what is not
+    finite in it.
 
     Args:
         precision: of the products; see tiles.product.

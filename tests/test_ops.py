@@ -8,6 +8,8 @@ import torch
 from tables import normal
 
 import qrlib
+import qrlib.ops
+from qrlib.jit import quick_reductions
 
 A = normal(2, 5, 3, dtype=torch.float64)
 FUNCTIONS = {
@@ -118,6 +120,18 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_opcheck_geqrf(layout, stage):
     opcheck("geqrf", LAYOUTS[layout], stage)
+
+
+def test_kernels_behind_an_operator():
+    """Through the interpreter where there is no GPU."""
+    X = normal(2, 3, 2)
+    X = X.cuda() if torch.cuda.is_available() else X
+    by_kernels = partial(qrlib.geqrf, stage="s07_whole")
+    with quick_reductions():
+        expected = by_kernels(X)
+        assert_same(compiled(by_kernels)(X), expected)
+        found = torch.func.vmap(by_kernels, in_dims=1)(X[:, None])
+    torch.testing.assert_close(found, (expected.H[None], expected.tau[None]))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -28,6 +28,7 @@ import wrong_s05
 import wrong_s06
 import wrong_s07
 import wrong_s08
+import wrong_use
 
 import qrlib
 from qrlib import certificate, householder, matrices, model
@@ -880,6 +881,7 @@ WRONG = {
     **wrong_precision.WRONG,
     **wrong_s08.WRONG,
     **wrong_measure.WRONG,
+    **wrong_use.WRONG,
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]
 

@@ -36,6 +36,7 @@ CHAPTERS = {
     "12": "precision",
     "13": "s08_cholesky",
     "14": "measure",
+    "15": "use",
 }
 # the same the other way round: an exercise called by the name of its chapter, as "measure.2", keeps
 # that name when chapters are put before it, and its number follows

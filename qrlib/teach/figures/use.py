@@ -77,9 +77,9 @@ def valley_frame(angle):
     size, middle, unit = 400, 200, 55
     lost, kept = left(adam, height), left(own, height)
     alt = (
-        f"Contours of a narrow valley, tilted by {angle} degrees, and two ways down from one point, "
-        f"{STEPS} steps each. In the axes of the page {lost:.1e} of the height is left, in those of "
-        f"the valley {kept:.1e}."
+        f"Contours of a narrow valley, tilted by {angle} degrees, and two ways down from one "
+        f"point, {STEPS} steps each. In the axes of the page {lost:.1e} of the height is left, in "
+        f"those of the valley {kept:.1e}."
     )
     fig = Figure(size, size - 60, alt)
 
@@ -117,9 +117,9 @@ VALUES = (16.0, 8.0, 4.0, 2.0, 1.0)
 
 
 @cache
-def iterated(steps, n=len(VALUES), seed=0):
+def iterated(steps, seed=0):
     """Q^T S Q after so many steps of orthogonal iteration from I; S has the eigenvalues VALUES."""
-    generator = torch.Generator().manual_seed(seed)
+    n, generator = len(VALUES), torch.Generator().manual_seed(seed)
     U = qrlib.orthogonalize(torch.randn(n, n, dtype=torch.float64, generator=generator))
     S = U * torch.tensor(VALUES, dtype=torch.float64) @ U.T
     Q = torch.eye(n, dtype=torch.float64)
@@ -223,12 +223,10 @@ def sent(steps, count=120):
 
 def newton_plot(shown=(1, 3, 5)):
     """Where singular values go, in a few rounds of Newton-Schulz."""
-    low, high = (
-        float(each(sent(shfound[-1])[1][sent(shfound[-1])[0] > 0.01])) for each in (min, max)
-    )
+    low, high = (float(each(sent(shown[-1])[1][sent(shown[-1])[0] > 0.01])) for each in (min, max))
     alt = (
         f"Singular values before and after {', '.join(map(str, shown))} rounds of Newton-Schulz. "
-        f"After {shfound[-1]}, those above 0.01 lie between {low:.2f} and {high:.2f}; smaller ones "
+        f"After {shown[-1]}, those above 0.01 lie between {low:.2f} and {high:.2f}; smaller ones "
         "are still on their way. A line at 1: those of Q."
     )
     with matplotlib_style() as color:
@@ -482,8 +480,8 @@ def digits_plot():
     there = [(kappa, normal) for kappa, _, normal in found if normal is not None]
     alt = (
         f"Error of a least squares solution in float32 against the condition number, both axes "
-        f"logarithmic. By QR it grows from {found[0][1]:.1g} to {found[-1][1]:.1g} at a condition of "
-        f"{found[-1][0]:.0e}. By the normal equations it grows twice as steeply, from "
+        f"logarithmic. By QR it grows from {found[0][1]:.1g} to {found[-1][1]:.1g} at a condition "
+        f"of {found[-1][0]:.0e}. By the normal equations it grows twice as steeply, from "
         f"{there[0][1]:.1g} to {there[-1][1]:.1g} at {there[-1][0]:.0e}, the last condition for "
         "which Cholesky has a factor."
     )

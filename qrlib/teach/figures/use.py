@@ -15,7 +15,7 @@ import qrlib
 from qrlib.bench import results
 from qrlib.devices import DEVICES
 from qrlib.teach import optimizers
-from qrlib.teach.characters import train
+from qrlib.teach.characters import Writer, encoded, text, train
 from qrlib.teach.figures.certify import Table
 from qrlib.teach.figures.ladder import CASES
 from qrlib.teach.figures.roofline import geomean
@@ -280,6 +280,11 @@ def variant(refresh="by_qr", every=1, inside=False, seed=0):
     make = SoapInside if inside else Soap
     options = {"lr": RUNS["SOAP"].lr, "refresh": getattr(optimizers, refresh), "every": every}
     return train(partial(make, **options), seed=seed)
+
+
+def weights():
+    """The matrices of the network, as they begin."""
+    return list(Writer(len(encoded(text())[1])).parameters())
 
 
 def end(bits, last=20):

@@ -180,8 +180,8 @@ def test_runs_end_in_the_order_that_the_text_tells():
     assert abs(soap - exact) < 0.03 < tenth - soap
     assert tenth < frozen < adam + 0.03 and soap < adam - 0.15
     muon, by_qr = (figures.end(figures.losses(name)) for name in ("Muon", "Muon by QR"))
-    assert soap < muon < by_qr - 0.05
-    for name in ("SOAP", "Adam"):
+    assert abs(soap - muon) < 0.05 and muon < by_qr - 0.03
+    for name in figures.RUNS:
         low, taken, high = (
             figures.end(figures.losses(name, lr=rate)) for rate in figures.RUNS[name].rates
         )
@@ -261,7 +261,7 @@ def test_with_q_it_is_that_of_qr(tmp_path):
     assert step.ours == pytest.approx(240e-6)
     table = figures.step_table(formed=path)
     assert table.caption.endswith("Q formed") and len(table.rows) == 3
-    assert "measured" in figures.step_words(path)
+    assert "a batch of 48, 48, 48" in " ".join(figures.step_words(formed=path).split())
 
 
 def test_squares_lose_twice_the_digits():

@@ -9,7 +9,7 @@ from qrlib import foreach, orthogonalize
 
 
 def by_qr(statistics, bases):
-    """S Q made orthonormal, for the S and Q of two lists: one step of orthogonal iteration."""
+    """Q of each S Q, by mirrors: one step of orthogonal iteration."""
     products = [S @ Q for S, Q in zip(statistics, bases)]
     return foreach.orthogonalize(products, positive_diag=True)
 
@@ -35,7 +35,7 @@ def frozen(statistics, bases):
 
 
 class Soap(torch.optim.Optimizer):
-    """Adam in the eigenbases of Shampoo's statistics, which one QR a step keeps up to date."""
+    """Adam in the eigenbases of Shampoo's statistics; one QR a step keeps them."""
 
     def __init__(self, params, lr=1e-2, betas=(0.9, 0.95), eps=1e-8, refresh=by_qr, every=1):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
@@ -56,7 +56,7 @@ class Soap(torch.optim.Optimizer):
                     state["Q"] = [next(bases), next(bases)]
 
     def move(self, W, G, state, *, lr, betas, eps, **_):
-        """Adam's step, taken in the bases; the first gradient makes them, and is not followed."""
+        """Adam's step in the bases; the first gradient makes them, no more."""
         new = G @ G.T, G.T @ G
         if not state:
             state.update(S=new, Q=exact(new), t=0, M=0 * G, V=0 * G)

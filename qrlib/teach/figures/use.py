@@ -4,6 +4,7 @@ Times come from book/data, a file of `python -m qrlib.bench`; what a network tak
 """
 
 import math
+import textwrap
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -178,7 +179,7 @@ def moved(G, Q):
 
 def corners_frame(angle):
     G, Q, P = corners(angle)
-    by_qr, by_polar = ([round(x) for x in moved(G, X)] for X in (Q, P))
+    by_qr, by_polar = ([f"{x:.3g}" for x in moved(G, X)] for X in (Q, P))
     alt = (
         f"Two unit vectors with {angle} degrees between them. QR turns the first by {by_qr[0]} and "
         f"the second by {by_qr[1]} degrees; U V transposed turns them by {by_polar[0]} and "
@@ -261,8 +262,8 @@ _ADAM = {"betas": (0.9, 0.95)}
 RUNS = {
     "Adam": Run(torch.optim.Adam, _ADAM, (2.5e-3, 5e-3, 1e-2), 5e-3),
     "SOAP": Run(Soap, {}, (5e-3, 1e-2, 2e-2), 1e-2),
-    "Muon": Run(Muon, {}, (5e-3, 1e-2, 2e-2), 1e-2),
-    "Muon by QR": Run(Muon, {"orthogonalize": optimizers.q_of}, (5e-3, 1e-2, 2e-2), 1e-2),
+    "Muon": Run(Muon, {}, (1e-2, 2e-2, 4e-2), 2e-2),
+    "Muon by QR": Run(Muon, {"orthogonalize": optimizers.q_of}, (1e-2, 2e-2, 4e-2), 2e-2),
 }
 SEEDS = (0, 1, 2)
 
@@ -295,7 +296,7 @@ def end(bits, last=20):
 def rates_table():
     """Every optimizer with three rates, and where it ends."""
     rows = []
-    for name in ("Adam", "SOAP"):
+    for name in RUNS:
         run = RUNS[name]
         ends = [end(losses(name, lr=rate)) for rate in run.rates]
         rows.append([name, *(f"{rate:g}: {bits:.2f}" for rate, bits in zip(run.rates, ends))])
@@ -441,14 +442,17 @@ def step_table(sizes=(1024, 2048, 4096), formed=FORMED):
     return Table(f"a step on an H200, {what}", heads, rows)
 
 
-def step_words(formed=FORMED):
+def step_words(sizes=(1024, 2048, 4096), formed=FORMED):
     """Where the times of step_table come from."""
     measured = results.load(formed if Path(formed).exists() else CASES)
-    return (
+    batches = {row["n"]: row["batch"] for row in measured.rows if row["n"] in sizes}
+    told = (
         f"network: predicted, {LAYERS} layers, {TOKENS:,} characters a step, at the rate of a "
-        f"large product in bf16\nQR: {bases()} bases, at the time that one takes in a batch: "
-        f"{measured.where()}"
+        "large product in bf16",
+        f"QR: {bases()} bases, each at the time of one in a batch of "
+        f"{', '.join(str(batches[n]) for n in sizes)}, called from Python; {measured.where()}",
     )
+    return "\n".join(line for each in told for line in textwrap.wrap(each, 76))
 
 
 # least squares

@@ -160,7 +160,7 @@ class TestRoles:
         "join_kernel": 1.05,
         "eliminate_kernel": 1.8,
         "judge_kernel": 1.4,
-        "factors_kernel": 1.7,
+        "factors_kernel": 1.8,
     }
 
     @interpreted

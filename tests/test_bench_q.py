@@ -101,8 +101,9 @@ class TestGate:
     def test_a_wrong_q_or_r(self, monkeypatch, trick, says):
         self.refused(monkeypatch, "qr", getattr(self, trick), says)
 
-    def test_a_wrong_one_in_the_last_part(self, monkeypatch):
-        monkeypatch.setattr(judging, "AT_ONCE", 1)
+    @pytest.mark.parametrize("limit", ("AT_ONCE", "TOGETHER"))
+    def test_a_wrong_one_in_the_last_part(self, monkeypatch, limit):
+        monkeypatch.setattr(judging, limit, 1)
         self.refused(monkeypatch, "qr", self.one_sign, "factor")
 
     @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ OUT_OF_LINE, FLOOR = 4.0, 0.5
 EPS = torch.finfo(torch.float32).eps
 # a column that is wrong by this share of its length was not computed
 LOST = 0.5
-# entries that are certified at once, in float64 and with about ten copies
-AT_ONCE = 1 << 26
+# entries that are certified at once, in float64 and with about ten copies, and matrices: libraries
+# may have them on an axis of a grid that ends there
+AT_ONCE, TOGETHER = 1 << 26, 65535
 
 
 class Fault(Exception):
@@ -139,7 +140,7 @@ def _memory(Xs):
 def certificate(A, *found, task=COMPACT):
     """{residual: its largest value over the batch}, in m*eps; inf for NaN or Inf."""
     B, m, n = A.shape
-    step = max(1, AT_ONCE // max(m * n, 1))
+    step = min(max(1, AT_ONCE // max(m * n, 1)), TOGETHER)
     parts = [
         task.residuals(*(X[b : b + step] for X in (A, *found)))[: len(RESIDUALS)]
         for b in range(0, B, step)

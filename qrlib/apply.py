@@ -79,7 +79,7 @@ def _vectors(H_ptr, i, c, m, k, stride_hm, stride_hn):
 
 
 @triton.jit
-def vectors_kernel(
+def blocks_kernel(
     H_ptr, F_ptr, W_ptr, m, k, lo, rows,
     stride_hb, stride_hm, stride_hn, stride_fb, stride_fm,
     BR: tl.constexpr, NB: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
@@ -124,7 +124,7 @@ def factors_kernel(
 ):  # fmt: skip
     """T of a block as an update by two wants it, its transpose for Q C, and V^T U of two blocks.
 
-    T [pairs, B, 2, NB, NB] and G [pairs, B, NB, NB] from W of vectors_kernel, which is overwritten.
+    T [pairs, B, 2, NB, NB] and G [pairs, B, NB, NB] from W of blocks_kernel, which is overwritten.
     """
     b, s, blocks = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     own, pair = b * blocks + s, _pair(b, s)
@@ -183,7 +183,7 @@ def by_blocks(H, tau, C, transpose, precision, *, e=None, trailing=False):
     T, G = H.new_empty(pairs, B, 2 * NB, NB), H.new_empty(pairs, B, NB, NB)
     lo, f = s06_update.of_factor(F)
     BR, warps = VECTORS
-    vectors_kernel[(B, blocks, shares)](
+    blocks_kernel[(B, blocks, shares)](
         H, F, W, m, k, lo, rows, *H.stride(), *f,
         BR=BR, NB=NB, TRANSPOSE=transpose, PRECISION=precision, num_warps=warps,
     )  # fmt: skip

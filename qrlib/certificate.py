@@ -235,6 +235,27 @@ def residuals(A, H, tau):
     return *found, finite
 
 
+def of_product(A, Q, R=None):
+    """|A - Q R| / |A|, |Q^T Q - I|, max_j |a_j - Q r_j| / |a_j| in float64; are all finite?
+
+    Args:
+        A: [B, m, n]. Q: [B, m, k]. R: [B, k, n], upper triangular; None for that of Q^T A, so that
+            a Q is asked whether it is the one of A, but for signs.
+
+    Returns:
+        as residuals.
+    """
+    xp = namespace(A)
+    A, Q = _float64(A), _float64(Q)
+    R = xp.triu(Q.swapaxes(-1, -2) @ A) if R is None else _float64(R)
+    finite = xp.isfinite(Q).all((-2, -1)) & xp.isfinite(R).all((-2, -1))
+    wrong, length = _lengths(A - Q @ R), _lengths(A)
+    factor, columnwise = _ratio(_largest(wrong), _largest(length)), _largest(_ratio(wrong, length))
+    orthogonality = _largest(_lengths(Q.swapaxes(-1, -2) @ Q - _eye_like(A, Q.shape[-1])))
+    found = (xp.where(finite, x, np.inf) for x in (factor, orthogonality, columnwise))
+    return *found, finite
+
+
 def _apply_q(H, tau, C, *, transpose, nb=64):
     """Q C or Q^T C in blocks I - V T V^T, with T = (I + D striu(V^T V))^-1 D and D = diag(tau).
 

@@ -442,7 +442,7 @@ def test_kernels_fit_and_do_not_spill(config, target):
     assert artifact.fits, str(artifact)
     outside, inside = artifact.spills
     assert inside == 0 and outside < 0.02 * sum(artifact.mix.values()), str(artifact)
-    if config.name == "vectors_kernel":
+    if config.name == "blocks_kernel":
         assert artifact.tensor_cores, str(artifact)
 
 

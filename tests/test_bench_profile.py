@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from qrlib import model
+from qrlib import apply, model
 from qrlib.bench import load, profile
 from qrlib.bench.__main__ import main
 from qrlib.bench.ahead import compile_ahead, compile_share
@@ -30,13 +30,28 @@ interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="seen in the 
 CEILINGS = {"of": "a GPU", "memory": 1e9, "fp32": 1e9, "fp16": 4e9}
 
 
+def formed(A):
+    """Q of what stands in A."""
+    return apply.orgqr(A, A.new_zeros(len(A), A.shape[-1]))
+
+
+def applied(A):
+    """Q^T C for five columns C."""
+    C, tau = A.new_zeros(*A.shape[:2], 5), A.new_zeros(len(A), A.shape[-1])
+    return apply.ormqr(A, tau, C, transpose=True)
+
+
+# what starts kernels besides stages
+OTHERS = {"orgqr": formed, "ormqr": applied}
+
+
 def on_paper(name, B, m, n):
-    """[Start] of a stage for a batch, none of them made."""
+    """[Start] of a stage, or of OTHERS, for a batch, none of them made."""
     found = []
 
     def geqrf(A):
         with starts(noted(found)):
-            return stage(name).geqrf(A)
+            return OTHERS[name](A) if name in OTHERS else stage(name).geqrf(A)
 
     made = launches(SimpleNamespace(geqrf=geqrf), B, m, n, target="sm_90a")
     assert [each.config.name for each in made] == [each.name for each in found]
@@ -49,7 +64,7 @@ class TestRoles:
         (name, B, m, m)
         for name in TRITON
         for B, m in ((640, 512), (60, 1024), (8, 2048), (2, 4096), (64, 2100), (40, 352), (20, 32))
-    ]
+    ] + [("orgqr", 20, 32, 32), ("ormqr", 20, 300, 300)]
 
     def test_every_kernel_of_every_stage_has_one_and_every_line_a_kernel(self):
         found = {start.name for shape in self.SHAPES for start in on_paper(*shape)}
@@ -108,6 +123,36 @@ class TestRoles:
         names = {start.name for start in on_paper("s06_update", 4, 1000, 1000)}
         assert "share_kernel" in names and update(400) == 100 * update(4)
 
+    @pytest.mark.parametrize("m, n", ((32, 32), (256, 5)))
+    def test_flops_of_q_mirror_by_mirror(self, m, n):
+        (start,) = on_paper("orgqr", 7, m, n)
+        assert start.flops == {"fp32": 7 * model.householder_product(m, n, n).flops}
+        (start,) = on_paper("ormqr", 7, m, n)
+        assert start.flops == {"fp32": 7 * sum(model.larf(m - j, 5).flops for j in range(n))}
+
+    @pytest.mark.parametrize("m, n", ((512, 512), (1030, 300), (700, 256)))
+    def test_flops_of_q_by_blocks(self, m, n):
+        """Those of LAPACK's blocks, and for two at once what is above the second, and V2^T V1."""
+        found = sum(
+            on / {"fp32": 1, "fp16": 3, "tf32": 3}[key]
+            for start in on_paper("orgqr", 640, m, n)
+            for key, on in start.flops.items()
+        )
+        least = 640 * model.householder_product(m, n, n, 64, dense=True).flops
+        assert 1 < found / least < 1.4
+
+    def test_flops_of_q_are_the_same_where_rows_are_shared_out(self):
+        def blocks(B):
+            found = Counter()
+            for start in on_paper("orgqr", B, 1000, 1000):
+                if role(start.name) == "blocks":
+                    found.update(start.flops)
+            return found
+
+        few, many = blocks(4), blocks(400)
+        assert set(few) == {"fp16", "fp32"}
+        assert many == {key: 100 * count for key, count in few.items()}
+
     # what a kernel touches beyond its line: a matrix on its way back to its scale, and scratch
     MORE = {
         "whole_kernel": 2,
@@ -115,6 +160,7 @@ class TestRoles:
         "join_kernel": 1.05,
         "eliminate_kernel": 1.8,
         "judge_kernel": 1.4,
+        "factors_kernel": 1.8,
     }
 
     @interpreted
@@ -128,13 +174,17 @@ class TestRoles:
             ("s07_whole", 20, 20),
             ("s05_panel", 2050, 3),
             ("s08_cholesky", 192, 128),
+            ("orgqr", 40, 20),
+            ("ormqr", 40, 20),
+            ("orgqr", 150, 70),
+            ("ormqr", 150, 70),
         ),
     )
     def test_bytes_are_the_different_ones_that_the_interpreter_sees(self, name, m, n):
         A = torch.randn(2, m, n, generator=torch.Generator().manual_seed(m * n))
         found, sums = [], defaultdict(lambda: [0, 0])
         with trace(A=A) as t, starts(noted(found)):
-            stage(name).geqrf(A)
+            OTHERS[name](A) if name in OTHERS else stage(name).geqrf(A)
         for launch, start in zip(t.launches, found, strict=True):
             assert launch.kernel == start.name
             touched = defaultdict(set)

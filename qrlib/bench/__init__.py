@@ -7,6 +7,8 @@
     results    rows with their provenance, as a table and as JSON; `load` needs no torch
     chart      rows as bars, in a terminal, as SVG or PNG
     sweep      many sizes, and what must hold of the time against the size
+    q          Q formed, beside torch.linalg.qr, and what must hold of that
+    verbs      what is timed besides stages, and what is asked of it
     profile    where the time of a GPU goes, kernel by kernel
     roles      what each kernel is for, and what it has to do
     starts     every kernel start looked at

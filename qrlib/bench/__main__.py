@@ -7,7 +7,7 @@ passed, 1 when anything did not, 2 when the question could not be understood.
 import argparse
 import sys
 
-from qrlib.bench import profile, sweep
+from qrlib.bench import profile, q, sweep
 from qrlib.bench.chart import bars, draw
 from qrlib.bench.results import check_origin, command_line, provenance
 from qrlib.matrices import BENCHMARK_CASES, FAMILIES, Case
@@ -21,10 +21,10 @@ def parser():
         "--stage",
         nargs="+",
         help="torch, auto, one of the stages, or a module as in qrlib.stages.s03_blocked:nb=16; "
-        "if left out all that run here, but not s01_mirror; auto for a sweep",
+        "if left out all that run here, but not s01_mirror; auto for a sweep; its own for --q",
     )
     add("--precision", nargs="+", default=["fp32"], choices=("fp32", "fast"))
-    add("--case", nargs="+", type=int, help="numbers of cases of the task, 0 to 11")
+    add("--case", nargs="+", type=int, help="numbers of cases of the task, 0 to 11; of --q, 0 to 9")
     add("--n", type=int, help="columns, in place of the case's; alone: one case of 16 matrices")
     add("--batch", type=int, help="matrices, in place of the case's")
     add("--family", choices=FAMILIES, help="in place of the case's")
@@ -36,13 +36,22 @@ def parser():
         metavar="N",
         help="64 dense matrices of each size; of no size given: of many, and larger ones alone",
     )
+    add(
+        "--q",
+        action="store_true",
+        help="Q formed: qr and orthogonalize beside torch.linalg.qr on shapes of optimizers",
+    )
     add("--small", action="store_true", help="the cases cut down for a CPU and a minute")
     add("--replay", action="store_true", help="also replayed as a CUDA graph, in rows of its own")
     add("--profile", action="store_true", help="kernel by kernel, where the time of a GPU goes")
     add("--ahead", action="store_true", help="compile all kernels first, by many processes at once")
-    add("--compare", default="torch", help="what speedups are over; none for nothing")
+    add("--compare", help="what speedups are over, by default torch's; none for nothing")
     add("--runs", type=int, default=10, help="of each stage on each case (default 10)")
-    add("--seconds", type=float, default=5.0, help="after which three runs are enough (default 5)")
+    add(
+        "--seconds",
+        type=float,
+        help="after which three runs are enough (default 5), or two with --q (default 1)",
+    )
     add("--seed", type=int, default=0)
     add("--no-probes", action="store_true", help="do not try the shapes beside a case")
     add("--device", choices=("cpu", "cuda"), help="by default the GPU, if there is one")
@@ -56,19 +65,30 @@ def cases_of(options, small_by_itself):
     """The cases that the options ask for. Raises ValueError for one that is not there."""
     from qrlib.bench.cases import small
 
+    listed, cut = (q.CASES, q.small) if options.q else (BENCHMARK_CASES, small)
+    if options.q:
+        unfit = [
+            key for key in ("n", "family", "cond", "sweep") if getattr(options, key) is not None
+        ]
+        unfit += ["replay"] * options.replay + ["precision"] * (options.precision != ["fp32"])
+        if unfit:
+            raise ValueError(
+                "--q has shapes of its own, policy fp32, and calls from Python; "
+                f"leave out --{', --'.join(unfit)}"
+            )
     own = {key: getattr(options, key) for key in Case._fields if getattr(options, key) is not None}
     if options.sweep is not None:
         cases = [Case(sweep.BATCH, n, 1, "dense") for n in options.sweep] or list(sweep.CASES)
     elif options.case is None and options.n is not None:
         cases = [Case(16, options.n, 1, "dense")]
     else:
-        numbers = range(len(BENCHMARK_CASES)) if options.case is None else options.case
-        if not all(0 <= k < len(BENCHMARK_CASES) for k in numbers):
-            raise ValueError(f"--case must be 0 to {len(BENCHMARK_CASES) - 1}; got {options.case}")
-        cases = [BENCHMARK_CASES[k] for k in numbers]
+        numbers = range(len(listed)) if options.case is None else options.case
+        if not all(0 <= k < len(listed) for k in numbers):
+            raise ValueError(f"--case must be 0 to {len(listed) - 1}; got {options.case}")
+        cases = [listed[k] for k in numbers]
     if options.small or small_by_itself:
         # of sizes that were asked for only the batch is cut
-        cases = [small(case)._replace(n=case.n) if options.sweep else small(case) for case in cases]
+        cases = [cut(case)._replace(n=case.n) if options.sweep else cut(case) for case in cases]
     cases = [case._replace(**own) for case in cases]
     if any(case.n < 1 or case.batch < 1 for case in cases):
         raise ValueError("--n, --batch and --sweep must be 1 or more")
@@ -112,7 +132,9 @@ def main(arguments=None):
     for name in ("profile", "ahead"):
         if getattr(options, name) and device.type == "cpu":
             p.error(f"--{name} needs a GPU, whose kernels it looks at")
-    baseline = None if options.compare == "none" or options.profile else options.compare
+    baseline = options.compare or (q.BASELINE if options.q else "torch")
+    if baseline == "none" or options.profile:
+        baseline = None
     sized = options.n or options.case or options.sweep is not None or options.device == "cpu"
     small_by_itself = not gpu and not sized and not options.small
     command = command_line("qrlib.bench", arguments or sys.argv[1:])
@@ -121,7 +143,7 @@ def main(arguments=None):
             raise ValueError(f"--runs must be 1 or more; got {options.runs}")
         cases = cases_of(options, small_by_itself)
         stages, skipped = _stages(options, measure, device)
-        for name in [*stages, *([baseline] if baseline else [])]:
+        for name in {x for case in cases for x in (*measure.chosen(stages, case), baseline) if x}:
             measure.resolve(name)
         origin = provenance(device, command, options.commit)
         if options.json:
@@ -142,8 +164,13 @@ def main(arguments=None):
 
         progress(0, "kernels are compiled")
         asked = {"precisions": options.precision, "replay": options.replay}
-        count = compile_ahead([name for name in stages if name != "torch"], cases, **asked)
+        ours = stages if options.q else [name for name in stages if name != "torch"]
+        count = compile_ahead(ours, cases, **asked)
         print(f"{count} kernels compiled ahead")
+    protocol = {"runs": options.runs, "probes": not options.no_probes}
+    protocol |= q.PROTOCOL if options.q else {}
+    if options.seconds is not None:
+        protocol["seconds"] = options.seconds
     results = measure.measure(
         stages,
         cases,
@@ -152,9 +179,7 @@ def main(arguments=None):
         baseline=baseline,
         seed=options.seed,
         device=device,
-        protocol=measure.Protocol(
-            runs=options.runs, seconds=options.seconds, probes=not options.no_probes
-        ),
+        protocol=measure.Protocol(**protocol),
         command=command,
         commit=options.commit,
         told=lambda results: results.save(options.json) if options.json else None,
@@ -171,6 +196,8 @@ def main(arguments=None):
     told = bars(results)
     if options.profile:
         told = profile.report(results)
+    elif options.q:
+        told = q.report(results)
     elif options.sweep == []:
         told = sweep.report(results)
     print("\n".join(["", *told]))
@@ -184,6 +211,8 @@ def main(arguments=None):
 
 def _stages(options, measure, device):
     """(the stages to run, {one that is left out: why})."""
+    if options.q:
+        return options.stage or q.stages, {}
     if options.stage or options.sweep is not None:
         return options.stage or ["auto"], {}
     # stage 1 takes one matrix after the other, and would be waited for

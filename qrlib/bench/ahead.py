@@ -38,7 +38,8 @@ def compile_share(turn, turns, stages, cases, precisions, replay, device):
     """What one of so many processes does; gives how many kernels it compiled."""
     import torch
 
-    from qrlib.bench.measure import replayed, resolve
+    from qrlib.bench.cases import shape_of
+    from qrlib.bench.measure import chosen, replayed, resolve, task_of
     from qrlib.bench.starts import starts
     from qrlib.launches import _started
 
@@ -58,14 +59,16 @@ def compile_share(turn, turns, stages, cases, precisions, replay, device):
     with starts(each), warnings.catch_warnings():
         # a graph without kernels is what is wanted
         warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
-        for case, stage, precision in product(cases, stages, precisions):
-            _, geqrf = resolve(stage, precision)
-            # what fails here fails again when it is measured, and is told there
-            with suppress(Exception):
-                geqrf(A := torch.zeros(case.batch, case.n, case.n, device=device))
-                if replay:
-                    replayed(geqrf, A)
-            A = None
-            # other processes need memory, too
-            torch.cuda.empty_cache()
+        for case in cases:
+            for stage, precision in product(chosen(stages, case), precisions):
+                _, geqrf = resolve(stage, precision)
+                # what fails here fails again when it is measured, and is told there
+                with suppress(Exception):
+                    A = task_of(stage).given(torch.zeros(shape_of(case), device=device))
+                    geqrf(A)
+                    if replay:
+                        replayed(geqrf, A)
+                A = None
+                # other processes need memory, too
+                torch.cuda.empty_cache()
     return mine

@@ -4,10 +4,15 @@ import itertools
 
 import torch
 
-from qrlib.matrices import make
+from qrlib.matrices import Case, make
 
 # numbers of variants; none is used twice in a process, by whatever stage and case
 _NUMBERS = itertools.count(1)
+
+
+def shape_of(case):
+    """(B, m, n) of a Case, whose matrices are square, or of a q.Shape."""
+    return case.batch, getattr(case, "m", case.n), case.n
 
 
 def small(case):
@@ -26,8 +31,13 @@ class Inputs:
 
     def __init__(self, case, seed=0, device="cpu"):
         self.case, self.seed = case, seed
-        A = make(case.family, case.batch, case.n, cond=case.cond, seed=seed)
-        self.base = torch.from_numpy(A).to(device)
+        if isinstance(case, Case):
+            A = make(case.family, case.batch, case.n, cond=case.cond, seed=seed)
+            self.base = torch.from_numpy(A).to(device)
+        else:
+            # of a q.Shape; made where it is needed, for there it takes no time
+            generator = torch.Generator(device).manual_seed(seed)
+            self.base = torch.randn(shape_of(case), generator=generator, device=device)
 
     def fresh(self):
         """(k, variant k) for a k that was never given before."""

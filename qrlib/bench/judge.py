@@ -5,13 +5,14 @@ is allowed.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from qrlib.bench.clock import fingerprint
-from qrlib.certificate import LAPACK, TASK, certify
+from qrlib.certificate import LAPACK, TASK, of_product, residuals
 
 RESIDUALS = ("factor", "orthogonality", "columnwise")
 # "fp32": LAPACK's own test, and that of every column by its own length; "fast": the task's gate
@@ -24,42 +25,76 @@ OUT_OF_LINE, FLOOR = 4.0, 0.5
 EPS = torch.finfo(torch.float32).eps
 # a column that is wrong by this share of its length was not computed
 LOST = 0.5
-# entries that are certified at once, in float64 and with about ten copies
-AT_ONCE = 1 << 26
+# entries that are certified at once, in float64 and with about ten copies, and matrices: libraries
+# may have them on an axis of a grid that ends there
+AT_ONCE, TOGETHER = 1 << 26, 65535
 
 
 class Fault(Exception):
     """What was returned is no result."""
 
 
+class Task(NamedTuple):
+    """What is asked of a contestant; two are compared with one another if their purpose is one.
+
+    outputs: {name: (B, m, n) -> shape} of what comes out.
+    residuals: (A, *what came out) -> those of certificate.residuals.
+    given: A -> what goes in, a tensor or several; making it is not timed.
+    """
+
+    purpose: str
+    outputs: dict
+    residuals: Callable
+    given: Callable = lambda A: A
+
+
+COMPACT = Task(
+    "A = Q R, compact",
+    {"H": lambda B, m, n: (B, m, n), "tau": lambda B, m, n: (B, min(m, n))},
+    residuals,
+)
+
+
+def triangular_product(A, Q, R):
+    """certificate.of_product; Fault for an R that is not upper triangular."""
+    if R.tril(-1).any():
+        raise Fault("R must be zero below its diagonal; it is not")
+    return of_product(A, Q, R)
+
+
 class Run(NamedTuple):
-    """One timed call: variant k went in, H and tau came out and are held until all is over."""
+    """One timed call: variant k went in, `out` came out and is held until all is over."""
 
     k: int
-    H: torch.Tensor
-    tau: torch.Tensor
+    out: tuple
     spots: tuple
     glance: torch.Tensor
     seen: tuple
     faults: list
 
 
-def pair(returned, A):
-    """(H, tau) of what a stage returned for A; Fault unless they are what they must be."""
-    if not isinstance(returned, tuple) or len(returned) != 2:
-        raise Fault(f"must return (H, tau); got {type(returned).__name__}")
-    B, m, n = A.shape
-    for name, X, shape in zip(("H", "tau"), returned, ((B, m, n), (B, min(m, n)))):
+def tensors(X):
+    """A tuple of tensors of one or several."""
+    return (X,) if isinstance(X, torch.Tensor) else tuple(X)
+
+
+def pair(returned, A, task=COMPACT):
+    """(H, tau) of what a stage returned for A, or what a task asks for; Fault if it is not that."""
+    found = tensors(returned) if isinstance(returned, torch.Tensor | tuple) else ()
+    if len(found) != len(task.outputs):
+        raise Fault(f"must return ({', '.join(task.outputs)}); got {type(returned).__name__}")
+    for (name, shape), X in zip(task.outputs.items(), found):
         # a subclass may put its work off until somebody looks
         if type(X) is not torch.Tensor:
             raise Fault(f"{name} must be a plain torch.Tensor; got {type(X).__name__}")
+        shape = shape(*A.shape)
         if (X.shape, X.dtype, X.device) != (shape, A.dtype, A.device):
             have, want = (
                 f"{list(s)} {d} on {w}"
                 for s, d, w in ((X.shape, X.dtype, X.device), (shape, A.dtype, A.device))
             )
             raise Fault(f"{name} must be {want}; got {have}")
-    return tuple(returned)
+    return found
 
 
 def spots(A):
@@ -68,42 +103,53 @@ def spots(A):
     return tuple(torch.from_numpy(rng.integers(size, size=256)).to(A.device) for size in A.shape)
 
 
-def prints(H, tau):
-    return fingerprint(H), fingerprint(tau)
+def prints(Xs):
+    return tuple(map(fingerprint, tensors(Xs)))
 
 
 def storage(X):
     return X.untyped_storage().data_ptr() if X.numel() else None
 
 
-def held(k, A, returned, before, where, glance, *, own=False):
+def held(k, A, returned, before, where, glance, *, given=None, task=COMPACT, own=False):
     """The Run of a call that has just been timed: what is looked at before anything else goes on.
 
     Args:
-        k: A is variant k. before: the fingerprint that it had. where: spots(A), and glance what
-            was there when the clock stopped: while fingerprints are taken, work that was put off
-            might get done.
+        k: A is variant k. given: what went in, if not A. before: the prints that it had.
+        where: spots(A), and glance what was there when the clock stopped: while fingerprints are
+            taken, work that was put off might get done.
         own: True when the contestant owns its outputs and may overwrite them: they are copied.
     """
-    H, tau = pair(returned, A)
+    given = tensors(A if given is None else given)
+    out = pair(returned, A, task)
     if own:
-        H, tau = H.clone(), tau.clone()
-    seen = prints(H, tau)
+        out = tuple(X.clone() for X in out)
+    seen = prints(out)
     faults = []
-    if fingerprint(A) != before:
+    if prints(given) != before:
         faults.append("the input was overwritten")
-    if A.numel() and storage(A) in (storage(H), storage(tau)):
+    if _memory(given) & _memory(out):
         faults.append("an output shares the memory of the input")
-    return Run(k, H, tau, where, glance, seen, faults)
+    return Run(k, out, where, glance, seen, faults)
 
 
-def certificate(A, H, tau):
+def _memory(Xs):
+    return {storage(X) for X in Xs} - {None}
+
+
+def certificate(A, *found, task=COMPACT):
     """{residual: its largest value over the batch}, in m*eps; inf for NaN or Inf."""
     B, m, n = A.shape
-    step = max(1, AT_ONCE // max(m * n, 1))
-    parts = [certify(*(X[b : b + step] for X in (A, H, tau))) for b in range(0, B, step)]
-    # NumPy's maximum, unlike Python's, lets no NaN escape
-    return {name: float(np.max([getattr(c, name).max() for c in parts])) for name in RESIDUALS}
+    step = min(max(1, AT_ONCE // max(m * n, 1)), TOGETHER)
+    parts = [
+        task.residuals(*(X[b : b + step] for X in (A, *found)))[: len(RESIDUALS)]
+        for b in range(0, B, step)
+    ]
+    # torch's maximum, unlike Python's, lets no NaN escape
+    return {
+        name: float(torch.cat(each).max()) / (max(m, 1) * EPS)
+        for name, each in zip(RESIDUALS, zip(*parts))
+    }
 
 
 def exceeded(found, precision):
@@ -115,26 +161,26 @@ def exceeded(found, precision):
     }
 
 
-def judge(inputs, runs, precision):
+def judge(inputs, runs, precision, task=COMPACT):
     """(the worst certificate, faults, notes) of all the runs of one contestant."""
     worst, counts, memory = dict.fromkeys(RESIDUALS, 0.0), Counter(), set()
     for run in runs:
         counts.update(run.faults)
-        now = run.H[run.spots]
-        if prints(run.H, run.tau) != run.seen or fingerprint(now) != fingerprint(run.glance):
+        now = run.out[0][run.spots]
+        if prints(run.out) != run.seen or fingerprint(now) != fingerprint(run.glance):
             counts["the result changed after the clock had stopped"] += 1
-        mine = {storage(run.H), storage(run.tau)} - {None}
+        mine = _memory(run.out)
         if mine & memory:
             counts["the output lies in the memory of an earlier one"] += 1
         memory |= mine
-        found = certificate(inputs.variant(run.k), run.H, run.tau)
+        found = certificate(inputs.variant(run.k), *run.out, task=task)
         counts.update(exceeded(found, precision).keys())
         worst = {name: float(np.maximum(worst[name], found[name])) for name in RESIDUALS}
     sentences = exceeded(worst, precision)
     faults = [
         f"{sentences.get(what, what)} ({k} of {len(runs)} runs)" for what, k in counts.items()
     ]
-    lost = worst["columnwise"] * inputs.case.n * EPS
+    lost = worst["columnwise"] * inputs.base.shape[1] * EPS
     if "columnwise" in LIMITS[precision] or not LOST < lost:
         return worst, faults, []
     return worst, faults, [f"a column was not computed: {100 * lost:.0f} % of it is wrong"]

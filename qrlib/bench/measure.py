@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
 from itertools import product
-from math import isfinite
+from math import isfinite, prod
 from statistics import median, quantiles
 from time import perf_counter
 
@@ -15,9 +15,22 @@ import torch
 
 import qrlib
 from qrlib.bench.cases import Inputs, beside
-from qrlib.bench.clock import Clock, Replay, fingerprint
-from qrlib.bench.judge import certificate, exceeded, held, judge, out_of_line, pair, spots
+from qrlib.bench.clock import Clock, Replay
+from qrlib.bench.judge import (
+    COMPACT,
+    Task,
+    certificate,
+    exceeded,
+    held,
+    judge,
+    out_of_line,
+    pair,
+    prints,
+    spots,
+    tensors,
+)
 from qrlib.bench.results import Results, provenance, words
+from qrlib.bench.verbs import VERBS
 from qrlib.matrices import Case
 from qrlib.stages import STAGES, TRITON
 
@@ -41,13 +54,17 @@ class Protocol:
 
 @dataclass
 class Contestant:
-    """A stage in one precision and mode on one case, and what is known of it so far."""
+    """A stage in one precision and mode on one case, and what is known of it so far.
+
+    geqrf: the stage, or what else does the task.
+    """
 
     name: str
     precision: str
     mode: str
     geqrf: Callable
     is_baseline: bool
+    task: Task = COMPACT
     call: Callable | None = None
     runs: list = field(default_factory=list)
     times: list = field(default_factory=list)
@@ -64,20 +81,26 @@ class Contestant:
         except Exception as error:
             self.faults.append(_say(error))
 
+    def certificate(self, A, returned):
+        """Of what came back for A, which must be what is asked for."""
+        return certificate(A, *pair(returned, A, self.task), task=self.task)
+
 
 def resolve(stage, precision="fp32"):
     """(name, A -> (H, tau)) of a stage: what is measured, and what it is called.
 
     Args:
-        stage: "torch", "auto" or one of STAGES, through the door of the package; a module with
-            `geqrf`, or its path, which may give arguments, "qrlib.stages.s03_blocked:nb=16,..."; or
-            a function.
+        stage: "torch", "auto" or one of STAGES, through the door of the package; one of VERBS,
+            with a task of its own; a module with `geqrf`, or its path, which may give arguments,
+            "qrlib.stages.s03_blocked:nb=16,..."; or a function.
         precision: for the door.
     """
     if stage == "torch":
         return "torch", torch.geqrf
     if stage in ("auto", *STAGES):
         return stage, partial(qrlib.geqrf, stage=stage, precision=precision)
+    if isinstance(stage, str) and stage in VERBS:
+        return stage, VERBS[stage].call
     if isinstance(stage, str):
         path, _, arguments = stage.partition(":")
         name = stage.removeprefix(path.rpartition(".")[0] + ".")
@@ -92,6 +115,16 @@ def resolve(stage, precision="fp32"):
             ) from error
     name = getattr(stage, "__name__", type(stage).__name__).rpartition(".")[2]
     return name, getattr(stage, "geqrf", stage)
+
+
+def task_of(stage):
+    """What is asked of what `resolve` takes."""
+    return VERBS[stage].task if isinstance(stage, str) and stage in VERBS else COMPACT
+
+
+def chosen(stages, case):
+    """The stages for a case: all, or those that a function of it gives."""
+    return stages(case) if callable(stages) else stages
 
 
 def runnable(device):
@@ -125,8 +158,8 @@ def measure(
     """Time stages on cases, and only what passed.
 
     Args:
-        stages: names, modules or functions, as `resolve` takes them.
-        cases: qrlib.matrices.Case, or (batch, n, cond, family).
+        stages: names, modules or functions, as `resolve` takes them; or case -> those.
+        cases: qrlib.matrices.Case, or (batch, n, cond, family); or q.Shape.
         precisions: of "fp32" and "fast", which are held to different limits (judge.LIMITS).
         replay: also as a CUDA graph, in rows of its own.
         baseline: a stage that runs too, and that speedups are over; None for none.
@@ -138,11 +171,9 @@ def measure(
         Results.
     """
     device = torch.device(device)
-    cases = [Case(*case) for case in cases]
+    cases = [case if hasattr(case, "_fields") else Case(*case) for case in cases]
     clock = Clock(device, protocol.sweep)
     modes = ("eager", "replay") if replay else ("eager",)
-    entries = [(baseline, "fp32", "eager")] if baseline else []
-    entries += [each for each in product(stages, precisions, modes) if each not in entries]
     settings = asdict(protocol) | {
         "sweep": clock.buffer.numel(),
         "cases": [tuple(case) for case in cases],
@@ -163,11 +194,14 @@ def measure(
         def say(now, share=1.0, at=at, case=case):
             progress((at + share) / len(cases), f"{words(case)}: {now}")
 
+        entries = [(baseline, "fp32", "eager")] if baseline else []
+        own = product(chosen(stages, case), precisions, modes)
+        entries += [each for each in own if each not in entries]
         contestants = []
         for entry in entries:
             name, geqrf = resolve(*entry[:2])
             is_baseline = bool(baseline) and entry == entries[0]
-            contestants.append(Contestant(name, *entry[1:], geqrf, is_baseline))
+            contestants.append(Contestant(name, *entry[1:], geqrf, is_baseline, task_of(entry[0])))
         inputs = Inputs(case, seed, device)
         _compete(contestants, inputs, clock, protocol, say)
         say("judging")
@@ -187,8 +221,8 @@ def _compete(contestants, inputs, clock, protocol, say):
     for each in contestants:
         say(f"{each.name} warms up", 0.0)
         with each.guarded():
-            _warm_up(each, inputs, clock)
-    runs = _fitting(protocol, inputs, len(contestants), clock)
+            _warm_up(each, inputs, clock, protocol)
+    runs = _fitting(protocol, inputs, contestants, clock)
     for k in range(runs):
         # another one begins each round, so that none always follows the same
         turn = k % len(contestants)
@@ -199,43 +233,56 @@ def _compete(contestants, inputs, clock, protocol, say):
             say(f"{each.name}, run {k + 1} of {runs}", k / runs)
             with each.guarded():
                 number, A = inputs.fresh()
-                before, where = fingerprint(A), spots(A)
+                task, given = each.task, each.task.given(A)
+                before, where = prints(given), spots(A)
                 replay = each.mode == "replay"
-                look = lambda returned, A=A, where=where: pair(returned, A)[0][where]  # noqa: E731
-                returned, glance, taken = clock(each.call, A, look, queued=replay)
-                run = held(number, A, returned, before, where, glance, own=replay)
+                look = partial(_glance, A=A, where=where, task=task)
+                returned, glance, taken = clock(each.call, given, look, queued=replay)
+                options = {"given": given, "task": task, "own": replay}
+                run = held(number, A, returned, before, where, glance, **options)
                 each.times.append(taken)
                 each.runs.append(run)
 
 
-def _warm_up(contestant, inputs, clock):
+def _glance(returned, A, where, task):
+    return pair(returned, A, task)[0][where]
+
+
+def _warm_up(contestant, inputs, clock, protocol):
     """Two calls that are not timed, on one tensor: the second time it holds other numbers.
 
-    Whoever remembers a result by the tensor it came from answers the second with the first.
+    Whoever remembers a result by the tensor it came from answers the second with the first. A
+    baseline that takes long is called once.
     """
-    _, X = inputs.fresh()
+    task = contestant.task
+    _, A = inputs.fresh()
+    X = task.given(A)
     used = torch.cuda.memory_allocated() if clock.cuda else 0
     replay = contestant.mode == "replay"
     begin = perf_counter()
     if clock.cuda:
         torch.cuda.reset_peak_memory_stats()
     contestant.call = replayed(contestant.geqrf, X) if replay else contestant.geqrf
-    pair(contestant.call(X), X)
+    pair(contestant.call(X), A, task)
     if clock.cuda:
         torch.cuda.synchronize()
-    contestant.facts["first_call_ms"] = 1e3 * (perf_counter() - begin)
+    seconds = perf_counter() - begin
+    contestant.facts["first_call_ms"] = 1e3 * seconds
+    if contestant.is_baseline and seconds > protocol.seconds:
+        return
 
     number, A = inputs.fresh()
-    # .data, so that its version counter does not tell either
-    X.data.copy_(A)
-    del A
+    for old, new in zip(tensors(X), tensors(task.given(A))):
+        # .data, so that its version counter does not tell either
+        old.data.copy_(new)
+    del A, new
     if clock.cuda and not replay:
         used = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     returned, contestant.facts["host_sync"] = _watched(contestant.call, X, clock)
     if clock.cuda:
         contestant.facts["extra_bytes"] = torch.cuda.max_memory_allocated() - used
-    found = certificate(inputs.variant(number), *pair(returned, X))
+    found = contestant.certificate(inputs.variant(number), returned)
     contestant.faults += [
         f"a tensor filled anew: {sentence}"
         for sentence in exceeded(found, contestant.precision).values()
@@ -271,7 +318,8 @@ def _fitting(protocol, inputs, contestants, clock):
     if not clock.cuda:
         return protocol.runs
     A = inputs.base
-    bytes_a_run = contestants * A.element_size() * (A.numel() + A.shape[0] * A.shape[1])
+    shapes = [shape(*A.shape) for each in contestants for shape in each.task.outputs.values()]
+    bytes_a_run = A.element_size() * sum(map(prod, shapes))
     room = 0.6 * torch.cuda.mem_get_info()[0]
     return min(protocol.runs, max(protocol.least, int(room // bytes_a_run)))
 
@@ -282,12 +330,13 @@ def _judge(contestants, inputs, clock, protocol):
         if each.faults:
             continue
         with each.guarded():
-            each.worst, each.faults, each.notes = judge(inputs, each.runs, each.precision)
+            found = judge(inputs, each.runs, each.precision, each.task)
+            each.worst, each.faults, each.notes = found
         if said := clock.disagree(each.times):
             each.faults.append(said)
         if not clock.cuda and each.name in TRITON:
             each.notes.append("through Triton's interpreter: not the time of any GPU")
-        if each.facts["host_sync"]:
+        if each.facts.get("host_sync"):
             each.notes.append("the host waits for the GPU inside the call")
     for each in contestants:
         each.runs.clear()
@@ -308,7 +357,9 @@ def _probe(contestant, around):
         for A in batches:
             there = f"beside it, at {A.shape[0]} x {A.shape[1]}"
             try:
-                found = certificate(A, *pair(contestant.geqrf(A.clone()), A))
+                found = contestant.certificate(
+                    A, contestant.geqrf(contestant.task.given(A.clone()))
+                )
             except Exception as error:
                 faults.append(f"{there}: {_say(error)}")
                 continue
@@ -324,7 +375,8 @@ def _row(each, base, inputs):
     us = [time.us for time in each.times]
     # of one run the quartiles are that run
     spread = quantiles(us if len(us) > 1 else 2 * us, n=4, method="inclusive") if ok else 3 * [None]
-    against = median(time.us for time in base.times) if ok and base and not base.faults else None
+    fair = ok and base and not base.faults and base.task.purpose == each.task.purpose
+    against = median(time.us for time in base.times) if fair else None
     return {
         **case._asdict(),
         "seed": inputs.seed,

@@ -51,6 +51,7 @@ def profiled(results, stages, cases, *, precisions=("fp32",), replay=False, seed
 
     from qrlib.bench.cases import Inputs
     from qrlib.bench.clock import Clock
+    from qrlib.bench.measure import chosen
 
     device, modes = torch.device(device), ("eager", "replay") if replay else ("eager",)
     clock, started = Clock(device, results.protocol["sweep"]), {}
@@ -61,7 +62,7 @@ def profiled(results, stages, cases, *, precisions=("fp32",), replay=False, seed
         k = 0
         for case in cases:
             inputs = Inputs(case, seed, device)
-            for stage, precision, mode in product(stages, precisions, modes):
+            for stage, precision, mode in product(chosen(stages, case), precisions, modes):
                 if results.rows[k]["ok"]:
                     started[k] = _marked(k, stage, precision, mode, inputs, clock)
                 k += 1
@@ -83,11 +84,11 @@ def _marked(k, stage, precision, mode, inputs, clock):
     """Call a stage, marked as row k, while the profiler watches; gives [Start] of one call."""
     import torch
 
-    from qrlib.bench.measure import replayed, resolve
+    from qrlib.bench.measure import replayed, resolve, task_of
     from qrlib.bench.starts import noted, starts
 
-    _, geqrf = resolve(stage, precision)
-    _, A = inputs.fresh()
+    (_, geqrf), given = resolve(stage, precision), task_of(stage).given
+    A = given(inputs.fresh()[1])
     found, started = [], []
     with starts(noted(found)):
         if mode == "replay":
@@ -96,7 +97,7 @@ def _marked(k, stage, precision, mode, inputs, clock):
             found.clear()
         geqrf(A)
     for _ in range(REPEATS):
-        _, A = inputs.fresh()
+        A = given(inputs.fresh()[1])
         torch.cuda.synchronize()
         time.sleep(APART)
         with torch.profiler.record_function(f"{MARK}{k}"):

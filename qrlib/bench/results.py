@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from qrlib.matrices import Case
-
 SCHEMA = 1
 # what a file must tell of itself; a GPU's also its name and its driver
 ORIGIN = ("device", "python", "torch", "qrlib", "commit", "dirty", "date", "command")
@@ -215,9 +213,10 @@ def _geomean(values):
 
 def words(case):
     """A case, or the case of a row, in words: 640 x 512 dense, cond 2."""
-    case = Case(*(case[key] for key in Case._fields)) if isinstance(case, dict) else case
-    cond = f", cond {case.cond:g}" if case.cond else ""
-    return f"{case.batch} x {case.n} {case.family}{cond}"
+    case = case if isinstance(case, dict) else case._asdict()
+    cond = f", cond {case['cond']:g}" if case["cond"] else ""
+    tall = f"{case['m']} x " if case.get("m", case["n"]) != case["n"] else ""
+    return f"{case['batch']} x {tall}{case['n']} {case['family']}{cond}"
 
 
 def short(x, digits=4, unit=""):
@@ -276,7 +275,7 @@ def _table(results):
             each["stage"],
             kind(each),
             short(each["median_us"]),
-            "",
+            f"{each['cases']} case{'s' * (each['cases'] > 1)}",
             short(each["speedup"], 3, "x"),
         )
         yield line(cells)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from qrlib import model
 from qrlib.model import Count, gemm, geqr2, larf, larfb, larfg, larft
 
-# "whole": panels and updates in one kernel; "fill": torch writes zeros, or copies
-ROLES = ("panel", "update", "whole", "scaling", "fill", "other")
+# "whole": panels and updates in one kernel, or all mirrors of Q; "blocks": V and T of Q's blocks,
+# before its updates; "fill": torch writes zeros, or copies
+ROLES = ("panel", "blocks", "update", "whole", "scaling", "fill", "other")
 # products of pairs are three; as many flops of the second format
 PRODUCTS = {
     "ieee": ("fp32", 1),
@@ -31,6 +32,7 @@ class Kernel(NamedTuple):
         view that it is given.
     flops: the launch's arguments -> {format: Count}, for one matrix of its batch.
     more: the launch's arguments -> elements besides, of a tensor of which it needs a part.
+    batch: a tensor with the batch in front, where it needs only parts.
     """
 
     role: str
@@ -38,6 +40,7 @@ class Kernel(NamedTuple):
     writes: str = ""
     flops: Callable = lambda a: {}
     more: Callable = lambda a: 0
+    batch: str = ""
 
 
 def _product(count, precision):
@@ -120,6 +123,53 @@ def _judge(a):
     return _with(others, _product(products, "tf32x3"))
 
 
+def _below(a):
+    """Entries of V below its diagonal."""
+    return a.m * a.k - a.k * (a.k + 1) // 2
+
+
+def _mirrors(a):
+    _, m, n = a.Q.shape
+    if a.C is None:
+        return {"fp32": model.householder_product(m, n, a.k)}
+    return {"fp32": sum((larf(m - j, n) for j in range(a.k)), Count())}
+
+
+def _blocks(a):
+    """(columns, those of the block that it joins, first row of both) of each block, in order."""
+    starts = range(0, a.k, a.NB)
+    steps = list(starts if a.TRANSPOSE else reversed(starts))
+    for s, j in enumerate(steps):
+        pair = steps[s - s % 2 :][:2]
+        widths = [min(a.NB, a.k - each) for each in (j, pair[0])]
+        yield widths[0], widths[1] * (s % 2), min(pair)
+
+
+def _tiles(a):
+    """Products of NB^2 numbers of all blocks: V^T V, and V^T U of those that join another."""
+    return sum(1 + (joins > 0) for _, joins, _ in _blocks(a))
+
+
+def _v(a):
+    """V in; V as factors, with zeros above and beside it, and shares of products out."""
+    factors = sum(a.NB * (a.m - begin) for _, _, begin in _blocks(a))
+    return _below(a) + factors + a.W.shape[2] * a.NB**2 * _tiles(a)
+
+
+def _v_products(a):
+    grams = (gemm(b, b + joins, a.m - begin) for b, joins, begin in _blocks(a))
+    return _product(sum(grams, Count()), a.PRECISION)
+
+
+def _t(a):
+    """Shares of products in, and T and V^T U out."""
+    return (a.shares + 1) * a.NB**2 * _tiles(a)
+
+
+def _t_inverses(a):
+    return {"fp32": sum((model.triangular_inverse(b) for b, _, _ in _blocks(a)), Count())}
+
+
 def _corners(a):
     """In and out: the upper triangles of the blocks on the diagonal."""
     blocks = [min(a.NB, a.k - j) for j in range(0, a.k, a.NB)]
@@ -154,6 +204,10 @@ KERNELS = {
     "finish_kernel": Kernel("panel", "e F ok", "H", more=lambda a: a.NB * (a.NB + 1) // 2),
     "whole_kernel": Kernel("whole", "A", "H tau", _whole),
     "tiny_kernel": Kernel("whole", "A", "H tau", lambda a: {"fp32": geqr2(*a.A.shape[1:])}),
+    # of C = None it makes the identity itself
+    "mirrors_kernel": Kernel("whole", "tau C", "Q", _mirrors, _below),
+    "blocks_kernel": Kernel("blocks", flops=_v_products, more=_v, batch="H"),
+    "factors_kernel": Kernel("blocks", "tau", "", _t_inverses, _t),
 }
 # the stages' own are above; these are patterns in the names of torch's
 TORCH = ((r"FillFunctor|Memset|Memcpy|copy_kernel", "fill"),)
@@ -184,7 +238,7 @@ def cost(name, given):
         # one that is given in place of another which the kernel does not look at counts once
         views = {id(X): X for X in (getattr(a, each) for each in names.split()) if X is not None}
         moved += sum(X.numel() * X.element_size() for X in views.values())
-    first = getattr(a, (kernel.reads or kernel.writes).split()[0])
+    first = getattr(a, kernel.batch or (kernel.reads or kernel.writes).split()[0])
     batch = first.shape[0]
     moved += batch * first.element_size() * kernel.more(a)
     return moved, {kind: batch * count.flops for kind, count in kernel.flops(a).items()}

@@ -14,7 +14,7 @@ from drawings import EveryFigure, texts  # noqa: E402
 from tables import normal  # noqa: E402
 
 import qrlib  # noqa: E402
-from qrlib.bench import load  # noqa: E402
+from qrlib.bench import load, q  # noqa: E402
 from qrlib.devices import DEVICES  # noqa: E402
 from qrlib.teach import characters, optimizers  # noqa: E402
 from qrlib.teach.figures import use as figures  # noqa: E402
@@ -249,11 +249,11 @@ def test_with_q_it_is_that_of_qr(tmp_path):
     """What python -m qrlib.bench --q writes, as far as it is read here."""
     given = json.loads(CASES.read_text("utf-8"))
     rows = []
-    for hidden in (1024, 2048, 4096):
-        for stage, us in (("torch.linalg.qr", 4800.0), ("foreach.orthogonalize", 48.0)):
-            row = dict(given["rows"][0])
-            row |= {"stage": stage, "batch": 48, "n": hidden, "family": "SOAP step"}
-            rows.append(row | {"mode": "eager", "median_us": us})
+    for case in q.STEPS:
+        (ours,) = q.stages(case)
+        for stage, us in ((q.BASELINE, 4800.0), (ours, 48.0)):
+            row = dict(given["rows"][0]) | case._asdict()
+            rows.append(row | {"stage": stage, "mode": "eager", "median_us": us})
     path = tmp_path / "q.json"
     path.write_text(json.dumps(given | {"rows": rows}), "utf-8")
     step = figures.step_of(2048, formed=path)

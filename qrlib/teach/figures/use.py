@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import qrlib
-from qrlib.bench import results
+from qrlib.bench import q, results
 from qrlib.devices import DEVICES
 from qrlib.teach import optimizers
 from qrlib.teach.characters import Writer, encoded, text, train
@@ -90,7 +90,8 @@ def valley_frame(angle):
     U = turn(angle)
     round_ = np.linspace(0, 2 * math.pi, 73)
     for level in (0.5, 1.5, 3.0):
-        points = [at(U @ (level * math.cos(a), level * math.sin(a) / 4)) for a in round_]
+        low = level / math.sqrt(STEEP)
+        points = [at(U @ (level * math.cos(a), low * math.sin(a))) for a in round_]
         fig.polyline(points, color="faint", width=1.2)
     fig.polyline([at(x) for x in adam], color="blue", width=1.6, dash=(5, 3))
     fig.polyline([at(x) for x in own], color="orange", width=1.6)
@@ -408,8 +409,8 @@ def step_of(hidden, formed=FORMED, factored=CASES):
     """Step for a hidden size, from times of batches of such squares, a matrix of them each."""
     with_q = Path(formed).exists()
     found = results.load(formed if with_q else factored)
-    ours, theirs = ("foreach.orthogonalize", "torch.linalg.qr") if with_q else ("auto", "torch")
-    family = "SOAP step" if with_q else "dense"
+    ours, theirs = ("foreach.orthogonalize", q.BASELINE) if with_q else ("auto", "torch")
+    family = q.STEP if with_q else "dense"
 
     def each(stage):
         rows = [

@@ -243,7 +243,9 @@ def test_without_q_a_step_is_that_of_the_factorization():
     assert not step.formed
     assert step.torch == pytest.approx(figures.bases() * row["median_us"] / 60 * 1e-6)
     assert step.share(step.torch) == pytest.approx(step.torch / (step.torch + step.network))
-    assert "Q is not measured yet" in figures.step_table(formed="nowhere.json").caption
+    assert (
+        "without Q, which is not measured yet" in figures.step_table(formed="nowhere.json").caption
+    )
 
 
 def test_with_q_it_is_that_of_qr(tmp_path):
@@ -261,7 +263,7 @@ def test_with_q_it_is_that_of_qr(tmp_path):
     assert step.formed and step.torch == pytest.approx(240 * 100e-6)
     assert step.ours == pytest.approx(240e-6)
     table = figures.step_table(formed=path)
-    assert table.caption.endswith("Q formed") and len(table.rows) == 3
+    assert table.caption.endswith("QR with Q") and len(table.rows) == 3
     assert "a batch of 48, 48, 48" in " ".join(figures.step_words(formed=path).split())
 
 

@@ -427,20 +427,20 @@ def step_of(hidden, formed=FORMED, factored=CASES):
 def step_table(sizes=(1024, 2048, 4096), formed=FORMED):
     """Times of a step, and the part of it that is QR, with torch's and with ours."""
     steps = [step_of(hidden, formed) for hidden in sizes]
-    what = "Q formed" if steps[0].formed else "the factorization alone: Q is not measured yet"
+    what = "QR with Q" if steps[0].formed else "QR without Q, which is not measured yet"
     rows = [
         [
             f"{s.hidden}",
-            f"{s.network:.2g} s",
-            f"{s.torch:.2g} s",
+            f"{s.network:.2g}",
+            f"{s.torch:.2g}",
             f"{100 * s.share(s.torch):.2g} %",
-            f"{s.ours:.2g} s",
+            f"{s.ours:.2g}",
             f"{100 * s.share(s.ours):.2g} %",
         ]
         for s in steps
     ]
-    heads = ("hidden", "network", "torch's QR", "of the step", "ours", "of the step")
-    return Table(f"a step on an H200, {what}", heads, rows)
+    heads = ("hidden", "network", "torch", "share", "ours", "share")
+    return Table(f"seconds of a step; {what}", heads, rows)
 
 
 def step_words(sizes=(1024, 2048, 4096), formed=FORMED):

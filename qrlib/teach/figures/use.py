@@ -297,7 +297,7 @@ def end(bits, last=20):
 def rates_table():
     """Every optimizer with three rates, and where it ends."""
     rows = []
-    for name in RUNS:
+    for name in ("Adam", "SOAP", "Muon"):
         run = RUNS[name]
         ends = [end(losses(name, lr=rate)) for rate in run.rates]
         rows.append([name, *(f"{rate:g}: {bits:.2f}" for rate, bits in zip(run.rates, ends))])

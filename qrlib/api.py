@@ -23,8 +23,8 @@ from qrlib.sharding import on_shards
 from qrlib.stages import TRITON
 from qrlib.stages import stage as _stage
 
-# of a matrix in a Triton stage: 64 rows of so many are less than 2^31
-COLUMNS = 1 << 24
+# of a matrix in a Triton stage: an axis of a grid ends at 65535, a tile may have 16 columns only
+COLUMNS = 65535 * 16
 
 
 @on_shards
@@ -50,7 +50,7 @@ def geqrf(A, *, stage="auto", precision="fp32", out=None):
     Raises:
         TypeError: A is no tensor or array, or not of a dtype that the stage takes.
         ValueError: fewer than two dimensions; no numbers ("meta"); unknown stage or precision;
-            more than 2^24 columns for a Triton stage; a DTensor whose matrices are in parts.
+            more than 1,048,560 columns for a Triton stage; a DTensor whose matrices are in parts.
         RuntimeError: the stage's backend is not installed; the stage does not run on A's device;
             A requires a gradient, which only qr and orthogonalize have.
         torch.cuda.OutOfMemoryError: too little memory; the message says how much is needed.
@@ -273,8 +273,8 @@ def runs(A, stage):
         )
     if A.shape[-1] > COLUMNS:
         raise ValueError(
-            f"stage {stage} takes at most {COLUMNS} columns, for its offsets inside a tile have 32 "
-            f"bits; got {shape_of(A)}; use stage='s04_recursive'"
+            f"stage {stage} takes at most {COLUMNS} columns, for a grid has no more tiles of 16; "
+            f"got {shape_of(A)}; use stage='s04_recursive'"
         )
     from qrlib.jit import interpreted
 

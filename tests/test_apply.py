@@ -357,7 +357,7 @@ class TestOnPaper:
     def test_q_is_formed_from_its_last_columns_on(self):
         found = self.started(lambda A: apply.orgqr(A, A[:, 0]), 640, 512, 512)
         updates = [("update", (640, tiles)) for tiles in (2, 4, 6, 8)]
-        assert found == [("vectors", (640, 8, 1)), ("factors", (640, 8)), *updates]
+        assert found == [("blocks", (640, 8, 1)), ("factors", (640, 8)), *updates]
 
     def test_c_is_scaled_once_and_back_by_the_last_update(self):
         for transpose in (False, True):
@@ -366,11 +366,11 @@ class TestOnPaper:
                 *(640, 300, 300),
             )
             names = [name for name, _ in found]
-            assert names == ["scale", "vectors", "factors", "update", "update", "update"]
+            assert names == ["scale", "blocks", "factors", "update", "update", "update"]
 
     def test_few_matrices_share_their_rows_out(self):
         found = dict(self.started(lambda A: apply.orgqr(A, A[:, 0]), 1, 4096, 64))
-        assert found["vectors"] == (1, 1, 32) and "share" in found and "subtract" in found
+        assert found["blocks"] == (1, 1, 32) and "share" in found and "subtract" in found
 
     @pytest.mark.parametrize("m, n", ((3, 3), (16, 16), (128, 32), (256, 32)))
     def test_few_mirrors_are_one_launch(self, m, n):
@@ -399,7 +399,7 @@ class TestOnPaper:
             api.apply_q(A, A[:, 0], A, True)
 
         found = {name for name, _ in self.started(through_the_door, 2, 100, 100)}
-        assert found == ({"scale", "vectors", "factors", "update"} if named else set())
+        assert found == ({"scale", "blocks", "factors", "update"} if named else set())
 
 
 def configs():

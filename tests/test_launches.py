@@ -4,8 +4,9 @@ import pytest
 import torch
 from tables import normal
 
+from qrlib.api import COLUMNS
 from qrlib.launches import launches, memory
-from qrlib.stages import ANYWHERE, stage
+from qrlib.stages import ANYWHERE, TRITON, stage
 
 MB = 1 << 20
 
@@ -139,3 +140,10 @@ def test_memory_is_what_torch_says(name, B, m, n):
     geqrf(A)
     seen = torch.cuda.max_memory_allocated() - before
     assert memory(geqrf, A) == pytest.approx(seen, rel=0.02, abs=9 * MB)
+
+
+@pytest.mark.parametrize("name", TRITON)
+@pytest.mark.parametrize("m, n", ((3, COLUMNS), (1000, COLUMNS), (65535 * 64 + 1, 64)))
+def test_no_axis_of_a_grid_but_the_first_is_longer_than_there_is(name, m, n):
+    grids = {start.grid for start in launches(name, 1, m, n)}
+    assert grids and max(max(grid[1:], default=1) for grid in grids) <= 65535

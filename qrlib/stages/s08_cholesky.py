@@ -23,8 +23,9 @@ from qrlib.stages.s06_update import N0, NB, SMALL, sum_shares
 TABLE = {"square": (64, 4), "vectors": (32, 4)}
 # rows of a register tile of a panel that falls: warps. Taller ones live in memory
 FALLBACK = {512: 8, 1024: 8}
-# at least so many rows for each of the programs that share a panel
-ROWS = 128
+# at least so many rows for each of the programs that share a panel, and at most so many of a panel:
+# an axis of a grid ends at 65535
+ROWS, MOST = 128, 65535 * 64
 # what a certificate allows a column of a panel to be wrong, in units of m 2^-24
 LIMIT = 1.0
 
@@ -190,7 +191,7 @@ def finish_kernel(
 def panel(H, tau, V, T, G, precision, F, branch):
     """As that of stage 6, for 64 columns at once where they are tall enough; V is scratch."""
     B, m, nb = H.shape
-    if nb < NB or m < 2 * NB or m * H.stride(1) >= 2**31:
+    if nb < NB or not 2 * NB <= m <= MOST or m * H.stride(1) >= 2**31:
         # where narrow panels have not begun there has to be nothing
         V[:, :NB] = 0
         s06_update.panel(H, tau, V, T, G, precision, F, branch)

@@ -296,3 +296,10 @@ def test_fair_matrices_follow_it_and_mirrors_turn_far(drawn):
     assert figures.drawn_angles(3, False).min() > math.pi / 2 - 1e-9
     assert figures.drawn_angles(3, True).min() < 0.3
     assert re.search(r"of 5 rows", drawn["angles"].alt)
+
+
+def test_rates_are_told_under_a_head_each(monkeypatch):
+    monkeypatch.setattr(figures, "losses", lambda name, lr: [lr])
+    table = figures.rates_table()
+    assert all(table.heads) and [row[0] for row in table.rows] == ["Adam", "SOAP", "Muon"]
+    assert table.rows[1][2] == "0.01: 0.01"

@@ -301,7 +301,7 @@ def rates_table():
         run = RUNS[name]
         ends = [end(losses(name, lr=rate)) for rate in run.rates]
         rows.append([name, *(f"{rate:g}: {bits:.2f}" for rate, bits in zip(run.rates, ends))])
-    return Table("rate: bits a character at the end", ("", "half", "taken", "twice"), rows)
+    return Table("rate: bits a character at the end", ("optimizer", "half", "taken", "twice"), rows)
 
 
 def smooth(bits, width=15):

@@ -299,7 +299,7 @@ def test_fair_matrices_follow_it_and_mirrors_turn_far(drawn):
 
 
 def test_rates_are_told_under_a_head_each(monkeypatch):
-    monkeypatch.setattr(figures, "losses", lambda name, lr: [lr])
+    monkeypatch.setattr(figures, "losses", lambda name, lr: [lr] * 20)
     table = figures.rates_table()
     assert all(table.heads) and [row[0] for row in table.rows] == ["Adam", "SOAP", "Muon"]
     assert table.rows[1][2] == "0.01: 0.01"

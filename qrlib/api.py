@@ -19,12 +19,13 @@ from qrlib.checks import (
     shape_of,
 )
 from qrlib.compact import QR, flat, namespace, unpack_r
+from qrlib.devices import AXIS
 from qrlib.sharding import on_shards
 from qrlib.stages import TRITON
 from qrlib.stages import stage as _stage
 
-# of a matrix in a Triton stage: an axis of a grid ends at 65535, a tile may have 16 columns only
-COLUMNS = 65535 * 16
+# of a matrix in a Triton stage, whose tiles may have 16 columns only
+COLUMNS = 16 * AXIS
 
 
 @on_shards

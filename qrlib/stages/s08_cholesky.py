@@ -11,6 +11,7 @@ import triton.language as tl
 
 from qrlib import tiles
 from qrlib.compact import QR
+from qrlib.devices import AXIS
 from qrlib.elimination import eliminate, larft
 from qrlib.fallback import fallback_kernel
 from qrlib.scaling import cdiv, scaled
@@ -23,9 +24,9 @@ from qrlib.stages.s06_update import N0, NB, SMALL, sum_shares
 TABLE = {"square": (64, 4), "vectors": (32, 4)}
 # rows of a register tile of a panel that falls: warps. Taller ones live in memory
 FALLBACK = {512: 8, 1024: 8}
-# at least so many rows for each of the programs that share a panel, and at most so many of a panel:
-# an axis of a grid ends at 65535
-ROWS, MOST = 128, 65535 * 64
+# at least so many rows for each of the programs that share a panel, and at most so many of a panel,
+# which leave it in tiles of 64
+ROWS, MOST = 128, 64 * AXIS
 # what a certificate allows a column of a panel to be wrong, in units of m 2^-24
 LIMIT = 1.0
 

@@ -1,9 +1,9 @@
 """The verbs of `tiles` for a panel whose rows have names: column j is a shuffle away. Triton.
 
-A panel P [m, n] is a tuple of tiles [S, Q] with one number for each thread: tile i G + g has the rows
-from i S on and the columns from g Q on. Lanes have columns, warps have rows. So the entries of a
-column reach all lanes of their rows by one shuffle a tile, a dot product is a chain of multiply-adds
-of a thread, and what is done, rows above and columns on the left, is left out by its name.
+A panel P [m, n] is a tuple of tiles [S, Q] with one number for each thread: tile i G + g has the
+rows from i S on and the columns from g Q on. Lanes have columns, warps have rows. So the entries of
+a column reach all lanes of their rows by one shuffle a tile, a dot product is a chain of
+multiply-adds of a thread, and rows and columns that are done are left out by their names.
 """
 
 import triton
@@ -77,7 +77,7 @@ def _add(a, b):
 @triton.jit
 def _joined(x, N: tl.constexpr, LEVELS: tl.constexpr):
     """N tiles as one of another dimension for each level; the last is there more than once."""
-    for t in tl.static_range(N, 1 << LEVELS):
+    for _ in tl.static_range(N, 1 << LEVELS):
         x = x + (x[N - 1],)
     for level in tl.static_range(LEVELS):
         pairs = ()

@@ -1,4 +1,4 @@
-"""Stage 10, every size has its own kernel: a warp, a program, a panel in lanes, a Gram matrix. Triton.
+"""Stage 10, a kernel for every size: a warp, a program, a panel in lanes, a Gram matrix. Triton.
 
 Up to 64 columns a matrix is one launch. A panel that fits the registers of one program is factored
 there, mirror by mirror, in `lanes`; a taller one is that of stage 8. Which it is, and what follows
@@ -86,7 +86,8 @@ def panel_kernel(
     for i in tl.static_range(R):
         for g in tl.static_range(G):
             P = P + (parts[g][i],)
-    for a in tl.static_range(tl.cdiv(G * Q, S) * G):
+    RT: tl.constexpr = tl.cdiv(G * Q, S)
+    for _ in tl.static_range(RT * G):
         T = T + (tl.zeros([S, Q], tl.float32),)
     for g in tl.static_range(G):
         # columns that begin below the last row have no mirror
@@ -100,8 +101,7 @@ def panel_kernel(
         X = lanes.group(P, g, BR, R, G, S, Q)
         tl.store(H_ptrs + g * Q, X, mask=inside)
         tiles.store_factor(F_ptrs + g * Q, lo, tiles.unit_lower(X, r, c), inside)
-        A: tl.constexpr = tl.cdiv(G * Q, S)
-        tl.store(T_ptr + b * stride_tb + k * (G * Q) + c, lanes.group(T, g, A, A, G, S, Q))
+        tl.store(T_ptr + b * stride_tb + k * (G * Q) + c, lanes.group(T, g, RT, RT, G, S, Q))
 
 
 @triton.jit

@@ -15,9 +15,10 @@ from qrlib.stages import s06_update, s08_cholesky
 from qrlib.stages.s06_update import NB, update
 from qrlib.streams import Branch
 
-# columns of a group of lanes, and warps, by the rows of a panel of 64 columns
+# columns of a group of lanes, and (warps, tiles of rows) by the rows of a panel of 64 columns: few
+# kernels, for a compiler takes 5 to 10 s for each
 LANES = 16
-TABLE = {64: 2, 128: 4, 256: 8, 512: 8}
+TABLE = {128: (4, 16), 256: (8, 16), 384: (8, 24), 512: (8, 32)}
 # (warps, lanes) of a whole matrix, by rows and columns
 WHOLE = {
     (32, 32): (1, 32), (64, 32): (1, 32), (128, 32): (4, 32), (256, 32): (8, 16),
@@ -123,11 +124,9 @@ def cross_kernel(
     tl.store(G_ptr + b * NB * NB + k * NB + c, tiles.whole(X, PRECISION))
 
 
-def named(m, warps, Q, G):
-    """What kernels in lanes want to know of m rows: few values, for each is compiled."""
+def named(warps, R, Q, G):
+    """What kernels in lanes are compiled for: R tiles of rows, and groups of Q lanes."""
     S = 32 * warps // Q
-    # a multiple of 4 tiles, or what a power of two has
-    R = min(-(-m // (4 * S)) * 4, next_power_of_2(-(-m // S)))
     return {"R": R, "BR": next_power_of_2(R), "G": G, "S": S, "Q": Q, "num_warps": warps}
 
 
@@ -137,12 +136,12 @@ def panel(H, tau, V, T, G, precision, F, branch):
     if m > max(TABLE) or m * H.stride(1) >= 2**31:
         s08_cholesky.panel(H, tau, V, T, G, precision, F, branch)
         return
-    warps = TABLE[max(min(TABLE), next_power_of_2(m))]
+    warps, R = next(row for rows, row in TABLE.items() if m <= rows)
     lo, f = s06_update.of_factor(F)
     own = F if G is None else F[..., NB:]
     panel_kernel[(B,)](
         H, tau, own, T, m, nb, lo, *H.stride()[:2], *f, T.stride(0), tau.stride(0),
-        **named(m, warps, LANES, NB // LANES),
+        **named(warps, R, LANES, NB // LANES),
     )  # fmt: skip
     if G is not None:
         cross_kernel[(B,)](F, G, m, nb, lo, *f, BR=64, NB=NB, PRECISION=precision, num_warps=4)
@@ -189,9 +188,10 @@ def geqrf(A, *, precision="fp16x3"):
     tau = A.new_empty(B, min(m, n))
     if (max(BM, BN), BN) in WHOLE:
         warps, Q = WHOLE[max(BM, BN), BN]
+        R = max(BM, BN) * Q // (32 * warps)
         H = A.new_empty(B, m, n)
         whole_kernel[(B,)](
-            A, H, tau, m, n, half_log2(m), *A.stride(), **named(m, warps, Q, BN // Q)
+            A, H, tau, m, n, half_log2(m), *A.stride(), **named(warps, R, Q, BN // Q)
         )
         return QR(H, tau)
     H, e = scaled(A)

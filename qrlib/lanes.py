@@ -125,6 +125,8 @@ def mirrors(
     below: tl.constexpr = min(R, (g * Q + Q + S - 1) // S)
     # on the left of the group stands V, of which T wants to know
     left: tl.constexpr = 0 if WITH_T else g
+    # by its bits, for a constant 0 has no sign
+    nothing = tiles.from_bits(tl.full([S, Q], -(2**31), tl.int32))
     tau = tl.zeros([S, Q], tl.float32)
     for l in range(steps):
         j = g * Q + l
@@ -140,9 +142,9 @@ def mirrors(
             total = x[0] * P[first * G + h]
             for i in tl.static_range(first + 1, R):
                 total += x[i - first] * P[i * G + h]
-            row = tl.where(first * S + s == j, P[first * G + h], -0.0)
+            row = tl.where(first * S + s == j, P[first * G + h], nothing)
             for i in tl.static_range(first + 1, below):
-                row += tl.where(i * S + s == j, P[i * G + h], -0.0)
+                row += tl.where(i * S + s == j, P[i * G + h], nothing)
             sums, rows = sums + (total,), rows + (row,)
         sums, rows = over_rows(sums, rows, G - left)
         # a tile of one row would be shared out to the warps, and come back through memory

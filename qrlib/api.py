@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from qrlib.checks import (
+    HALF,
     check_matrix,
     check_numbers,
     check_out,
@@ -24,8 +25,6 @@ from qrlib.stages import stage as _stage
 
 # of a matrix in a Triton stage: 64 rows of so many are less than 2^31
 COLUMNS = 1 << 24
-# too few digits to compute in, enough to store
-HALF = ("float16", "bfloat16")
 
 
 @on_shards
@@ -58,10 +57,10 @@ def geqrf(A, *, stage="auto", precision="fp32", out=None):
 
     Cost: 2n^2 (m - n/3) flops a matrix. Accuracy: qrlib.certify. Source: LAPACK xGEQRF.
     """
-    A = _widened(A)
-    check_matrix("A", A)
+    check_matrix("A", A, half=True)
     check_numbers("A", A)
     check_precision(precision)
+    A = _widened(A)
     found = _factored(A, stage)
     return found if out is None else QR(*_written(out, found, A))
 
@@ -167,11 +166,10 @@ def qr(A, mode="reduced", *, positive_diag=False, stage="auto", precision="fp32"
     """
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
-    dtype = getattr(A, "dtype", None)
-    A = _widened(A)
-    check_matrix("A", A, gradient=True)
+    check_matrix("A", A, gradient=True, half=True)
     check_numbers("A", A)
     check_precision(precision)
+    dtype, A = A.dtype, _widened(A)
     m, n = A.shape[-2:]
     if isinstance(A, np.ndarray) or not differentiated(A):
         found = form(A, mode, positive_diag, stage)
@@ -205,8 +203,8 @@ def orthogonalize(A, *, positive_diag=False, stage="auto", precision="fp32"):
     Raises:
         as geqrf, and ValueError for m < n.
     """
-    # what is no matrix is for qr to tell
-    if len(getattr(A, "shape", ())) >= 2 and A.shape[-2] < A.shape[-1]:
+    check_matrix("A", A, gradient=True, half=True)
+    if A.shape[-2] < A.shape[-1]:
         raise ValueError(
             f"A must have at least as many rows as columns; got {shape_of(A)}; "
             "for orthonormal rows orthogonalize its transpose"
@@ -321,7 +319,7 @@ def factor(A, stage):
 
 def _widened(A):
     """A, or in float32 what is half as wide."""
-    if str(getattr(A, "dtype", "")).removeprefix("torch.") not in HALF:
+    if str(A.dtype).removeprefix("torch.") not in HALF:
         return A
     return A.astype(np.float32) if isinstance(A, np.ndarray) else A.float()
 

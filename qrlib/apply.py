@@ -12,12 +12,14 @@ import triton.language as tl
 
 from qrlib import tiles
 from qrlib.elimination import larft
-from qrlib.scaling import cdiv, half_log2, next_power_of_2, scaled
+from qrlib.scaling import cdiv, next_power_of_2, scaled
 from qrlib.stages import s06_update
 from qrlib.stages.s06_update import N0, NB, sum_shares
-from qrlib.stages.s07_whole import TINY
 
-# so many mirrors, of so many rows as TINY has, go one by one
+# rows of a register tile whose mirrors go one by one: warps; as stage 7 has it for the same tiles,
+# and one more. Not timed on a GPU, nor are the next two
+TABLE = {32: 1, 64: 2, 128: 4, 256: 8}
+# so many mirrors at most
 FEW = 32
 # (rows of a tile, warps) where V is made, as stage 8 has it for the same products
 VECTORS = (32, 4)
@@ -27,7 +29,7 @@ WIDE = 1 << 19
 
 @triton.jit
 def mirrors_kernel(
-    H_ptr, tau_ptr, C_ptr, Q_ptr, m, n, k, log_m,
+    H_ptr, tau_ptr, C_ptr, Q_ptr, m, n, k,
     stride_hb, stride_hm, stride_hn, stride_taub, stride_tauk, stride_cb, stride_cm, stride_cn,
     BM: tl.constexpr, BC: tl.constexpr, TRANSPOSE: tl.constexpr,
 ):  # fmt: skip
@@ -43,7 +45,6 @@ def mirrors_kernel(
         C_ptrs = C_ptr + b * stride_cb + i.to(tl.int64) * stride_cm + c.to(tl.int64) * stride_cn
         C = tl.load(C_ptrs, mask=inside, other=0.0)
         e = tiles.exponent_of(tl.max(tl.abs(C), axis=0, keep_dims=True))
-        e = tl.minimum(e + log_m, 126)
     C *= tiles.power_of_two(-e)
     H_ptr += b * stride_hb
     tau_ptr += b * stride_taub
@@ -78,7 +79,7 @@ def _vectors(H_ptr, i, c, m, k, stride_hm, stride_hn):
 
 
 @triton.jit
-def vectors_kernel(
+def blocks_kernel(
     H_ptr, F_ptr, W_ptr, m, k, lo, rows,
     stride_hb, stride_hm, stride_hn, stride_fb, stride_fm,
     BR: tl.constexpr, NB: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
@@ -123,7 +124,7 @@ def factors_kernel(
 ):  # fmt: skip
     """T of a block as an update by two wants it, its transpose for Q C, and V^T U of two blocks.
 
-    T [pairs, B, 2, NB, NB] and G [pairs, B, NB, NB] from W of vectors_kernel, which is overwritten.
+    T [pairs, B, 2, NB, NB] and G [pairs, B, NB, NB] from W of blocks_kernel, which is overwritten.
     """
     b, s, blocks = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     own, pair = b * blocks + s, _pair(b, s)
@@ -159,7 +160,7 @@ def one_by_one(H, tau, C, n, BM, warps, transpose):
     Q, BC = H.new_empty(B, m, n), 8 if n <= 8 else 32
     given = Q if C is None else C
     mirrors_kernel[(B, cdiv(n, BC))](
-        H, tau, C, Q, m, n, tau.shape[-1], half_log2(m), *H.stride(), *tau.stride(),
+        H, tau, C, Q, m, n, tau.shape[-1], *H.stride(), *tau.stride(),
         *given.stride(), BM=BM, BC=BC, TRANSPOSE=transpose, num_warps=warps,
     )  # fmt: skip
     return Q
@@ -182,7 +183,7 @@ def by_blocks(H, tau, C, transpose, precision, *, e=None, trailing=False):
     T, G = H.new_empty(pairs, B, 2 * NB, NB), H.new_empty(pairs, B, NB, NB)
     lo, f = s06_update.of_factor(F)
     BR, warps = VECTORS
-    vectors_kernel[(B, blocks, shares)](
+    blocks_kernel[(B, blocks, shares)](
         H, F, W, m, k, lo, rows, *H.stride(), *f,
         BR=BR, NB=NB, TRANSPOSE=transpose, PRECISION=precision, num_warps=warps,
     )  # fmt: skip
@@ -202,15 +203,15 @@ def by_blocks(H, tau, C, transpose, precision, *, e=None, trailing=False):
 
 def _few(H, tau):
     """(rows of a tile, warps) for a matrix whose mirrors go one by one, or None."""
-    BM = max(min(TINY), next_power_of_2(H.shape[1]))
-    return (BM, TINY[BM]) if BM in TINY and tau.shape[-1] <= FEW else None
+    BM = max(min(TABLE), next_power_of_2(H.shape[1]))
+    return (BM, TABLE[BM]) if BM in TABLE and tau.shape[-1] <= FEW else None
 
 
 def ormqr(H, tau, C, *, transpose=False, precision="fp16x3"):
     """Q C, or Q^T C. H: [B, m, n] and tau: [B, k], compact. C: [B, m, p]; all read, any strides.
 
-    A column of C has an error of a few eps of its own length. What is not finite stays in its
-    column where mirrors go one by one, and else in its matrix.
+    A column of C has an error of a few eps of its own length, and keeps to itself what is not
+    finite in it.
 
     Args:
         precision: of the products; see tiles.product.

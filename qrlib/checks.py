@@ -10,6 +10,8 @@ import numpy as np
 from qrlib.compact import namespace
 
 DTYPES = ("float32", "float64")
+# too few digits to compute in, enough to store
+HALF = ("float16", "bfloat16")
 PRECISIONS = ("fp32", "fast")
 
 
@@ -17,8 +19,8 @@ def shape_of(X):
     return tuple(X.shape)
 
 
-def check_array(name, X, *, gradient=False):
-    """gradient: X may require one."""
+def check_array(name, X, *, gradient=False, half=False):
+    """gradient: X may require one. half: it may be of half precision."""
     torch = sys.modules.get("torch")
     is_tensor = torch is not None and isinstance(X, torch.Tensor)
     if not is_tensor and not isinstance(X, np.ndarray):
@@ -31,7 +33,7 @@ def check_array(name, X, *, gradient=False):
             f"{name} must be a plain array; got {type(X).__name__}; use np.asarray({name}), and "
             f"fill what is masked before"
         )
-    if str(X.dtype).removeprefix("torch.") not in DTYPES:
+    if str(X.dtype).removeprefix("torch.") not in DTYPES + HALF * half:
         library = "torch" if is_tensor else "np"
         raise TypeError(
             f"{name} must be float32 or float64; got {X.dtype}; "
@@ -84,8 +86,8 @@ def check_precision(precision):
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
 
 
-def check_matrix(name, X, *, gradient=False):
-    check_array(name, X, gradient=gradient)
+def check_matrix(name, X, **may):
+    check_array(name, X, **may)
     if X.ndim < 2:
         raise ValueError(
             f"{name} must be [..., m, n]; got shape {shape_of(X)}; "

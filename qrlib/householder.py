@@ -19,6 +19,8 @@ def matmul(X: Float[Tensor, "*B p q"], Y: Float[Tensor, "*B q r"]) -> Float[Tens
     return X @ Y
 
 
+# a graph is compiled anew where torch.set_float32_matmul_precision or autocast changes
+@torch.compiler.assume_constant_result
 def _reduced_precision_allowed(device: str) -> bool:
     backend = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
     return backend.matmul.fp32_precision not in ("ieee", "none") or torch.is_autocast_enabled(

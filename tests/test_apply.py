@@ -29,10 +29,19 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 interpreted = pytest.mark.skipif(DEVICE == "cuda", reason="looks into the interpreter")
 both_ways = pytest.mark.parametrize("transpose", (False, True))
 
-# (m, n, k): a tile of 32, 64 and 128 rows with all its rows and few of them, no mirror
-FEW = ((1, 1, 1), (5, 3, 3), (32, 32, 32), (33, 20, 7), (64, 9, 9), (90, 5, 0), (128, 3, 2))
+# (m, n, k): a tile of 32 to 256 rows, with all its rows and few of them, no mirror
+FEW = (
+    (1, 1, 1),
+    (5, 3, 3),
+    (32, 32, 32),
+    (33, 20, 7),
+    (64, 9, 9),
+    (90, 5, 0),
+    (128, 3, 2),
+    (256, 2, 2),
+)
 # one block of one column, a whole one, two with a last of one, of all, three
-MANY = ((129, 1, 1), (70, 64, 64), (130, 65, 65), (150, 140, 135))
+MANY = ((257, 1, 1), (70, 64, 64), (130, 65, 65), (150, 140, 135))
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +165,7 @@ def test_columns_of_c(m, k, p, quick_t):
 
 
 @pytest.mark.parametrize(
-    "B, m, n, k", ((0, 5, 3, 3), (0, 150, 70, 70), (2, 0, 0, 0), (2, 200, 0, 0))
+    "B, m, n, k", ((0, 5, 3, 3), (0, 150, 70, 70), (2, 0, 0, 0), (2, 300, 0, 0))
 )
 def test_nothing(B, m, n, k):
     H, tau = (torch.zeros(shape, device=DEVICE) for shape in ((B, m, n), (B, k)))
@@ -222,6 +231,17 @@ def test_a_bad_mirror_stays_in_its_matrix_and_shows(m, n, where, quick_t):
     for found, expected in zip((apply.ormqr(H, tau, C), apply.orgqr(H, tau)), clean, strict=True):
         assert torch.equal(found[1], expected[1])
         assert not found[0].isfinite().all() and not found[2].isfinite().all()
+
+
+def test_a_vector_that_no_mirror_of_ours_has_works_or_shows(quick_t):
+    """Entries are at most 1 by geqrf; a pair of float16 numbers ends at 4."""
+    H, tau = reflectors(2, 140, 40, 40)
+    H[0, 100, 7], H[1, 100, 7] = 3.5, 4.5
+    C = normal(2, 140, 3, seed=1).to(DEVICE)
+    found = apply.ormqr(H, tau, C)
+    exact = explicit_q(H, tau)[0] @ C[0].cpu().double()
+    torch.testing.assert_close(found[0].cpu().double(), exact, rtol=1e-4, atol=1e-4)
+    assert not found[1].isfinite().all()
 
 
 @pytest.mark.parametrize("layout", ("transposed", "every second", "expanded", "4 bytes off"))
@@ -352,10 +372,17 @@ class TestOnPaper:
         found = dict(self.started(lambda A: apply.orgqr(A, A[:, 0]), 1, 4096, 64))
         assert found["vectors"] == (1, 1, 32) and "share" in found and "subtract" in found
 
-    @pytest.mark.parametrize("m, n", ((3, 3), (16, 16), (128, 32)))
+    @pytest.mark.parametrize("m, n", ((3, 3), (16, 16), (128, 32), (256, 32)))
     def test_few_mirrors_are_one_launch(self, m, n):
         found = self.started(lambda A: apply.orgqr(A, A[:, 0, :n]), 1000, m, n)
         assert found == [("mirrors", (1000, 1))]
+
+    @pytest.mark.parametrize("m, k", ((4, 4), (200, 70)))
+    def test_no_grid_ends_before_a_wide_c(self, m, k):
+        found = self.started(
+            lambda A: apply.ormqr(A[..., :k], A[:, 0, :k], A), 1, m, 6 * apply.WIDE
+        )
+        assert max(max(grid[1:], default=1) for _, grid in found) < 65536
 
     def test_memory(self):
         B, m, n = 640, 512, 512
@@ -378,7 +405,7 @@ class TestOnPaper:
 def configs():
     """One Config for each kernel of this module, and each of its constants."""
     found = {}
-    for m, n in ((512, 512), (3, 3), (60, 30), (128, 32)):
+    for m, n in ((512, 512), (3, 3), (60, 30), (128, 32), (256, 32)):
         for p in (4, n):
             for transpose in (False, True):
                 for launch in launches(
@@ -415,7 +442,7 @@ def test_kernels_fit_and_do_not_spill(config, target):
     assert artifact.fits, str(artifact)
     outside, inside = artifact.spills
     assert inside == 0 and outside < 0.02 * sum(artifact.mix.values()), str(artifact)
-    if config.name == "vectors_kernel":
+    if config.name == "blocks_kernel":
         assert artifact.tensor_cores, str(artifact)
 
 

@@ -186,8 +186,10 @@ class TestTransforms:
         torch.testing.assert_close(tangent, expected)
 
 
-@pytest.mark.parametrize("shapes", (((2, 5, 3), (7, 6, 4)), ((3, 5),)))
-def test_compiled(shapes, monkeypatch):
+@pytest.mark.parametrize(
+    "dtype, shapes", ((torch.float32, ((2, 5, 3), (7, 6, 4))), (torch.float64, ((3, 5),)))
+)
+def test_compiled(shapes, dtype, monkeypatch):
     # what checks shapes here keeps lists, which a graph may not change
     monkeypatch.setattr(gradient, "matmul", inspect.unwrap(gradient.matmul))
 
@@ -198,7 +200,7 @@ def test_compiled(shapes, monkeypatch):
     dynamic = len(shapes) > 1
     ours = torch.compile(value, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     for shape in shapes:
-        X = leaf(*shape)
+        X = leaf(*shape, dtype=dtype)
         expected = torch.autograd.grad(value(X), X)
         torch.testing.assert_close(torch.autograd.grad(ours(X), X), expected)
 

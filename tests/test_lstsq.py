@@ -163,8 +163,8 @@ def test_a_column_that_depends_on_the_others_is_found(n):
     A = normal(100, 2 * n, n, seed=n)
     A[..., -1] = (A[..., :-1] @ normal(100, n - 1, 1, seed=1))[..., 0] * 1e3
     assert qrlib.lstsq(A, normal(100, 2 * n, 1)).solution.isnan().all()
-    # and a hundred times as much as rounding is a column of its own
-    A[..., -1] += A[..., -1].norm(dim=-1, keepdim=True) * normal(100, 2 * n, seed=2) * 1e-3
+    # and what is a little more than rounding is a column of its own
+    A[..., -1] += A[..., -1].norm(dim=-1, keepdim=True) * normal(100, 2 * n, seed=2) * 1e-5
     assert qrlib.lstsq(A, normal(100, 2 * n, 1), check=True).solution.isfinite().all()
 
 

@@ -93,10 +93,17 @@ def routed_subtract_kernel(
         )  # fmt: skip
 
 
-def updates(flat):
-    """An update as that of stage 6, routed by `flat`, see scaling.scale."""
+def scaled(A, policy):
+    """(H, e, update): A scaled as for stage 6, and an update for a policy."""
+    B, m, n = A.shape
+    H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
+    if policy != "fast" or min(m, n) < LARGE:
+        scale(A, H, e)
+        return H, e, s06_update.update
+    flat = flags(A)
+    scale(A, H, e, flat, SPIKE)
     kernels = routed_update_kernel, routed_share_kernel, routed_subtract_kernel
-    return partial(s06_update.update, kernels=kernels, first=(flat, flat.shape[-1]))
+    return H, e, partial(s06_update.update, kernels=kernels, first=(flat, flat.shape[-1]))
 
 
 def geqrf(A, *, policy="fast", precision="fp16x3"):
@@ -109,11 +116,7 @@ def geqrf(A, *, policy="fast", precision="fp16x3"):
     Returns:
         QR(H, tau).
     """
-    B, m, n = A.shape
-    if policy == "fp32" or min(m, n) < LARGE:
-        return s08_cholesky.geqrf(A, precision=precision)
-    H, e, flat = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32), flags(A)
-    scale(A, H, e, flat, SPIKE)
-    tau = A.new_empty(B, min(m, n))
-    s06_update.factor(H, e, tau, precision, s08_cholesky.panel, updates(flat))
+    H, e, update = scaled(A, policy)
+    tau = A.new_empty(A.shape[0], min(A.shape[1:]))
+    s06_update.factor(H, e, tau, precision, s08_cholesky.panel, update)
     return QR(H, tau)

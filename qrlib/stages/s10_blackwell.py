@@ -10,8 +10,8 @@ import triton.language as tl
 
 from qrlib import lanes, tiles
 from qrlib.compact import QR
-from qrlib.scaling import half_log2, next_power_of_2, scaled, unscale
-from qrlib.stages import s06_update, s08_cholesky
+from qrlib.scaling import half_log2, next_power_of_2, unscale
+from qrlib.stages import s06_update, s08_cholesky, s09_mixed
 from qrlib.stages.s06_update import NB, update
 from qrlib.streams import Branch
 
@@ -147,14 +147,14 @@ def panel(H, tau, V, T, G, precision, F, branch):
         cross_kernel[(B,)](F, G, m, nb, lo, *f, BR=64, NB=NB, PRECISION=precision, num_warps=4)
 
 
-def factor(H, e, tau, precision="fp16x3"):
+def factor(H, e, tau, precision="fp16x3", update=update):
     """As that of stage 6, with an update after each panel where there are few matrices and rows.
 
     The next panel's columns are updated first, and the others beside it.
     """
     B, m, n = H.shape
     if B >= FEW or m > ROWS:
-        s06_update.factor(H, e, tau, precision, panel)
+        s06_update.factor(H, e, tau, precision, panel, update)
         return
     k = min(m, n)
     branch = Branch()
@@ -177,10 +177,11 @@ def factor(H, e, tau, precision="fp16x3"):
     unscale(H, e, NB)
 
 
-def geqrf(A, *, precision="fp16x3"):
+def geqrf(A, *, policy="fp32", precision="fp16x3"):
     """A = Q R by what is fastest at its size. A: [B, m, n]. Returns QR(H, tau).
 
     Args:
+        policy: "fast" for one product where stage 9 has one.
         precision: of the products of an update; see tiles.product.
     """
     B, m, n = A.shape
@@ -194,6 +195,6 @@ def geqrf(A, *, precision="fp16x3"):
             A, H, tau, m, n, half_log2(m), *A.stride(), **named(warps, R, Q, BN // Q)
         )
         return QR(H, tau)
-    H, e = scaled(A)
-    factor(H, e, tau, precision)
+    H, e, by = s09_mixed.scaled(A, policy)
+    factor(H, e, tau, precision, by)
     return QR(H, tau)

@@ -24,7 +24,7 @@ ZERO = tl.constexpr(-50)
 
 
 @triton.jit
-def _at(x, lane):
+def at_lane(x, lane):
     """x[:, lane] for every lane: a row of x is in the lanes of a warp, so this is one shuffle."""
     return tl.gather(x, lane + tl.zeros(x.shape, tl.int32), 1)
 
@@ -38,8 +38,8 @@ def _mirror(z, there, j, N: tl.constexpr):
 
     Returns 1 / r_jj, 1 / w_jj, both 0 for a zero column, and whether the pivot is one.
     """
-    pivot, alpha = _at(z, j), _at(z, N + j)
-    is_there = _at(there, j) > 0
+    pivot, alpha = at_lane(z, j), at_lane(z, N + j)
+    is_there = at_lane(there, j) > 0
     # not (<=): a NaN is no pivot, and where there is none what follows may be NaN
     good = (pivot > PIVOT) & (pivot - alpha * alpha > pivot * TAIL)
     # an instruction and a step of Newton: a root and a division, correctly rounded, take branches
@@ -53,7 +53,7 @@ def _mirror(z, there, j, N: tl.constexpr):
 @triton.jit
 def _row(z, y, scale, left, c):
     """A row of [R | W], from that of [G | X], and what an entry below takes of it."""
-    r = _at(z, c) * y
+    r = at_lane(z, c) * y
     # of a zero column R has no row that a Gram matrix knows: W keeps it, for the certificate
     row = tl.where(left, r, z - r)
     return row, row * tl.where(left, y, scale)
@@ -94,13 +94,13 @@ def _block_row(S_ptr, p, there, N: tl.constexpr, NB: tl.constexpr):
         below = tl.where(own > p + j, divided, tl.where(own == p + j, 1.0, 0.0))
         tl.store(columns + 4 * size + j * NB, tl.where(left, divided, below))
         # w_jj first, so that which column takes what is known before the program runs
-        w_row = _at(row, N + (c + j) % N)
+        w_row = at_lane(row, N + (c + j) % N)
         z1, u1, x1 = (), (), ()
         for i in tl.static_range(1, N):
-            entry = _at(z[i], tl.where(left, j, N + j))
+            entry = at_lane(z[i], tl.where(left, j, N + j))
             z1 = z1 + (z[i] - entry * take,)
             u1 = u1 + (u[i] - entry * take_right,)
-            x1 = x1 + (x[i] - _at(w_row, i) * divided,)
+            x1 = x1 + (x[i] - at_lane(w_row, i) * divided,)
             if i == 1:
                 # the next mirror waits for this row only
                 y, scale, good = _mirror(z1[0], there, (j + 1) % N, N)
@@ -205,11 +205,11 @@ def larft(G_ptr, T_ptr, Y_ptr, tau_ptr, N: tl.constexpr, NB: tl.constexpr):
             g = g + (tl.load(G_ptr + (p + i) * NB + p + (i + N - c) % N),)
             y = y + (tl.load(Y_ptr + i * NB + own),)
         for s in range(N):
-            t = y[0] * _at(tau, s)
+            t = y[0] * at_lane(tau, s)
             tl.store(T_ptr + (p + N - 1 - s) * NB + own, t)
             g1, y1 = (), ()
             for i in tl.static_range(1, N):
                 g1 = g1 + (g[i],)
-                y1 = y1 + (y[i] - _at(g[0], i) * t,)
+                y1 = y1 + (y[i] - at_lane(g[0], i) * t,)
             g, y = g1 + (g[0],), y1 + (y[0],)
         tl.debug_barrier()

@@ -173,8 +173,11 @@ def product(a1, a2, b1, b2, total, PRECISION: tl.constexpr):
         "tf32x3": tensor cores; each factor as a sum of two tf32 numbers, three products.
         "fp16x3": the same with float16, at twice the rate; 22 bits of a factor that is not tiny,
             and totals are 2^28 too large, until `whole`.
+        "fp16": the first of these three products, and so 11 bits of a factor.
     """
-    if PRECISION == "fp16x3":
+    if PRECISION == "fp16":
+        return tl.dot(a1, b1, total, out_dtype=tl.float32)
+    elif PRECISION == "fp16x3":
         # small terms first
         total = tl.dot(a2, b1, total, out_dtype=tl.float32)
         total = tl.dot(a1, b2, total, out_dtype=tl.float32)
@@ -188,6 +191,9 @@ def parts(x, PRECISION: tl.constexpr):
     """A float32 tile with entries of at most 1 as a factor of `product`: in two parts, or twice."""
     if PRECISION == "fp16x3":
         return split(x)
+    elif PRECISION == "fp16":
+        x = (x * SPLIT).to(tl.float16)
+        return x, x
     else:
         return x, x
 
@@ -195,7 +201,7 @@ def parts(x, PRECISION: tl.constexpr):
 @triton.jit
 def whole(total, PRECISION: tl.constexpr):
     """What a product is worth."""
-    if PRECISION == "fp16x3":
+    if PRECISION == "fp16x3" or PRECISION == "fp16":
         return total * (UNSPLIT * UNSPLIT)
     else:
         return total
@@ -213,10 +219,12 @@ def split(x):
 def load_factor(ptrs, lo, mask, PRECISION: tl.constexpr):
     """A factor in its parts: kept as pairs of float16 numbers, `lo` elements apart, or float32."""
     x = tl.load(ptrs, mask=mask, other=0.0)
-    if ptrs.dtype.element_ty == tl.float16:
-        return x, tl.load(ptrs + lo, mask=mask, other=0.0)
-    else:
+    if ptrs.dtype.element_ty != tl.float16:
         return parts(x, PRECISION)
+    elif PRECISION == "fp16":
+        return x, x
+    else:
+        return x, tl.load(ptrs + lo, mask=mask, other=0.0)
 
 
 @triton.jit

@@ -22,13 +22,19 @@ from qrlib.certificate import LAPACK
 from qrlib.householder import larfb, larft
 from qrlib.jit import quick_reductions
 from qrlib.launches import memory
-from qrlib.stages import s05_panel, s06_update, s07_whole, s08_cholesky
+from qrlib.stages import s05_panel, s06_update, s07_whole, s08_cholesky, s10_blackwell
 from qrlib.tracer import trace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-STAGES = {"s05": s05_panel, "s06": s06_update, "s07": s07_whole, "s08": s08_cholesky}
+STAGES = {
+    "s05": s05_panel,
+    "s06": s06_update,
+    "s07": s07_whole,
+    "s08": s08_cholesky,
+    "s10": s10_blackwell,
+}
 # panels of stage 8 have at least 128 rows, and all of 64 columns; smaller ones are those of stage 6
-SIZES = dict.fromkeys(STAGES, (18, 18)) | {"s08": (130, 66)}
+SIZES = dict.fromkeys(STAGES, (18, 18)) | {"s08": (130, 66), "s10": (80, 70)}
 # the interpreter computes in NumPy, which warns of each NaN that a test puts in
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 each_stage = pytest.mark.parametrize("stage", STAGES)

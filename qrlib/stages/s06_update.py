@@ -320,7 +320,10 @@ def of_factor(V):
     return V.stride(1) if V.ndim == 4 else 0, (V.stride(0), V.stride(-2))
 
 
-def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2):
+KERNELS = update_kernel, share_kernel, subtract_kernel
+
+
+def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2, kernels=KERNELS, first=()):
     """C <- Q^T C in place, by one panel of up to 64 columns or by two.
 
     Args:
@@ -329,16 +332,17 @@ def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2):
         C: [B, m, n], scaled. e: [B, n], the exponents of its scale.
         done: rows that are R's from now on, and get the scale of A, if e is given.
         fill: of share_out.
+        kernels: to take instead of the three, with `first` in front of their arguments.
     """
     B, m, n = C.shape
     two = V.shape[-1] > NB
     nb = V.shape[-1] - NB if two else V.shape[-1]
     nk = NB if two or nb > N0 else N0
     row = 8 if two else nk // N0
-    (BR, BC, warps, stages), first = TABLE[row], FIRST[row]
+    (BR, BC, warps, stages), pass_1 = TABLE[row], FIRST[row]
     if n <= BC // 2:
         # registers do not suffice to load ahead for these, too
-        BC, stages, first = max(16, next_power_of_2(n)), 1, (BR, 1)
+        BC, stages, pass_1 = max(16, next_power_of_2(n)), 1, (BR, 1)
     columns = cdiv(n, BC)
     shares, rows = share_out(B, columns, m, C.device, fill=fill)
     lo, v = of_factor(V)
@@ -349,21 +353,21 @@ def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2):
     G = T if G is None else G
     last = 0 if e is None else e.stride(0)
     if shares == 1:
-        update_kernel[(B, columns)](
-            V, T, G, C, e, m, n, nb, lo, done, *v, *t, *c, last,
-            BR=BR, FIRST=first, EARLY=_early(C.device), **shape,
+        kernels[0][(B, columns)](
+            *first, V, T, G, C, e, m, n, nb, lo, done, *v, *t, *c, last,
+            BR=BR, FIRST=pass_1, EARLY=_early(C.device), **shape,
         )  # fmt: skip
         return
     W = C.new_empty(B, shares, 1 + two, nk, n)
     grid = (B, columns, shares)
-    share_kernel[grid](V, C, W, m, n, nb, lo, rows, *v, *c, FIRST=first, **shape)
-    subtract_kernel[grid](
-        V, T, G, W, C, e, m, n, nb, lo, rows, done, *v, *t, *c, last, BR=BR, **shape
+    kernels[1][grid](*first, V, C, W, m, n, nb, lo, rows, *v, *c, FIRST=pass_1, **shape)
+    kernels[2][grid](
+        *first, V, T, G, W, C, e, m, n, nb, lo, rows, done, *v, *t, *c, last, BR=BR, **shape
     )  # fmt: skip
 
 
-def update_beside(V, T, C, precision, *, e, **options):
-    """As update, with a program for each multiprocessor at a time: panels find room beside it."""
+def beside(update, V, T, C, precision, *, e, **options):
+    """An update with a program for each multiprocessor at a time: panels find room beside it."""
     BC = TABLE[8][1]
     step = max(1, processors(C.device) // C.shape[0]) * BC
     for c in range(0, C.shape[-1], step):
@@ -407,11 +411,11 @@ def _scratch(B, m, precision, like):
     return F, like.new_empty(B, NB, NB), like.new_zeros(B, 2 * NB, NB)
 
 
-def factor(H, e, tau, precision="fp16x3", panel=panel):
+def factor(H, e, tau, precision="fp16x3", panel=panel, update=update):
     """H 2^e = Q R in place, and R in the scale of A; see scaling.scaled.
 
     Args:
-        tau: [B, k], written. panel: what factors up to 64 columns, called as the one above.
+        tau: [B, k], written. panel, update: called as those above.
     """
     B, m, n = H.shape
     k = min(m, n)
@@ -437,7 +441,7 @@ def factor(H, e, tau, precision="fp16x3", panel=panel):
         r = min(q + 2 * NB, n) if ahead else n
         if r < n:
             with branch.fork():
-                update_beside(Fj, T, H[:, j:, r:], precision, G=G, e=e[:, r:], done=q - j)
+                beside(update, Fj, T, H[:, j:, r:], precision, G=G, e=e[:, r:], done=q - j)
         if q < n:
             update(Fj, T, H[:, j:, q:r], precision, G=G, e=e[:, q:r], done=q - j)
     branch.join()

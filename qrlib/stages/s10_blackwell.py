@@ -1,0 +1,200 @@
+"""Stage 10, a kernel for every size: a warp, a program, a panel in lanes, a Gram matrix. Triton.
+
+Up to 64 columns a matrix is one launch. A panel that fits the registers of one program is factored
+there, mirror by mirror, in `lanes`; a taller one is that of stage 8. Which it is, and what follows
+it, is in a table.
+"""
+
+import triton
+import triton.language as tl
+
+from qrlib import lanes, tiles
+from qrlib.compact import QR
+from qrlib.scaling import half_log2, next_power_of_2, unscale
+from qrlib.stages import s06_update, s08_cholesky, s09_mixed
+from qrlib.stages.s06_update import NB, update
+from qrlib.streams import Branch
+
+# columns of a group of lanes, and (warps, tiles of rows) by the rows of a panel of 64 columns: few
+# kernels, for a compiler takes 5 to 10 s for each
+LANES = 16
+TABLE = {128: (4, 16), 256: (8, 16), 384: (8, 24), 512: (8, 32)}
+# (warps, lanes) of a whole matrix, by rows and columns
+WHOLE = {
+    (32, 32): (1, 32), (64, 32): (1, 32), (128, 32): (4, 32), (256, 32): (8, 16),
+    (512, 32): (8, 16), (64, 64): (2, 32), (128, 64): (4, 16), (256, 64): (8, 16),
+    (512, 64): (8, 16),
+}  # fmt: skip
+# fewer matrices of at most so many rows have an update after each panel, others after two
+FEW, ROWS = 132, 512
+
+
+@triton.jit
+def whole_kernel(
+    A_ptr, H_ptr, tau_ptr, m, n, log_m, stride_ab, stride_am, stride_an,
+    R: tl.constexpr, BR: tl.constexpr, G: tl.constexpr, S: tl.constexpr, Q: tl.constexpr,
+):  # fmt: skip
+    """H, tau of A [m <= R S, n <= G Q], one matrix a program. BR: R, or the next power of two."""
+    b = tl.program_id(0).to(tl.int64)
+    k = tl.minimum(m, n)
+    s, q, r = tl.arange(0, S)[:, None], tl.arange(0, Q)[None, :], tl.arange(0, BR * S)[:, None]
+    A_ptr += b * stride_ab
+    H_ptr += b * m * n
+    tau_ptr += b * k
+    parts, es = (), ()
+    for g in tl.static_range(G):
+        c = g * Q + q
+        A_ptrs = A_ptr + r.to(tl.int64) * stride_am + c.to(tl.int64) * stride_an
+        X = tl.load(A_ptrs, mask=(r < m) & (c < n), other=0.0)
+        e = tiles.exponent_of(tl.max(tl.abs(X), axis=0, keep_dims=True))
+        es = es + (tl.minimum(e + log_m, 126),)
+        parts = parts + (lanes.apart(X * tiles.power_of_two(-es[g]), BR, S, Q),)
+    P = ()
+    for i in tl.static_range(R):
+        for g in tl.static_range(G):
+            P = P + (parts[g][i],)
+    for g in tl.static_range(G):
+        if g * Q < R * S:
+            P, T, tau = lanes.mirrors(P, (), tl.minimum(Q, k - g * Q), g, R, G, S, Q, False)
+            tl.store(tau_ptr + g * Q + q + s * 0, tau, mask=(g * Q + q < k) & (s == 0))
+    for g in tl.static_range(G):
+        c = g * Q + q
+        X = lanes.group(P, g, BR, R, G, S, Q)
+        X = tl.where(r <= c, X * tiles.power_of_two(es[g]), X)
+        tl.store(H_ptr + r * n + c, X, mask=(r < m) & (c < n))
+
+
+@triton.jit
+def panel_kernel(
+    H_ptr, tau_ptr, F_ptr, T_ptr, m, nb, lo,
+    stride_hb, stride_hm, stride_fb, stride_fm, stride_tb, stride_taub,
+    R: tl.constexpr, BR: tl.constexpr, G: tl.constexpr, S: tl.constexpr, Q: tl.constexpr,
+):  # fmt: skip
+    """H <- compact, tau, V as a factor in F, and T [B, G Q, G Q], of a panel m <= R S, nb <= G Q.
+
+    No column of it is longer than about 1. T is zero beyond the panel.
+    """
+    b = tl.program_id(0).to(tl.int64)
+    s, q, r = tl.arange(0, S)[:, None], tl.arange(0, Q)[None, :], tl.arange(0, BR * S)[:, None]
+    H_ptrs = H_ptr + b * stride_hb + r * stride_hm + q
+    F_ptrs = F_ptr + b * stride_fb + r * stride_fm + q
+    tau_ptr += b * stride_taub
+    parts = ()
+    for g in tl.static_range(G):
+        X = tl.load(H_ptrs + g * Q, mask=(r < m) & (g * Q + q < nb), other=0.0)
+        parts = parts + (lanes.apart(X, BR, S, Q),)
+    P, T = (), ()
+    for i in tl.static_range(R):
+        for g in tl.static_range(G):
+            P = P + (parts[g][i],)
+    RT: tl.constexpr = tl.cdiv(G * Q, S)
+    for _ in tl.static_range(RT * G):
+        T = T + (tl.zeros([S, Q], tl.float32),)
+    for g in tl.static_range(G):
+        # columns that begin below the last row have no mirror
+        if g * Q < R * S:
+            P, T, tau = lanes.mirrors(P, T, tl.minimum(Q, nb - g * Q), g, R, G, S, Q, True)
+            tl.store(tau_ptr + g * Q + q + s * 0, tau, mask=(g * Q + q < nb) & (s == 0))
+    k = tl.arange(0, G * Q)[:, None]
+    for g in tl.static_range(G):
+        c = g * Q + q
+        inside = (r < m) & (c < nb)
+        X = lanes.group(P, g, BR, R, G, S, Q)
+        tl.store(H_ptrs + g * Q, X, mask=inside)
+        tiles.store_factor(F_ptrs + g * Q, lo, tiles.unit_lower(X, r, c), inside)
+        tl.store(T_ptr + b * stride_tb + k * (G * Q) + c, lanes.group(T, g, RT, RT, G, S, Q))
+
+
+@triton.jit
+def cross_kernel(
+    F_ptr, G_ptr, m, nb, lo, stride_fb, stride_fm,
+    BR: tl.constexpr, NB: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """G [B, NB, NB] = V^T U of two panels in F, U and on its right V of nb columns."""
+    b = tl.program_id(0).to(tl.int64)
+    F_ptr += b * stride_fb
+    i, k, c = tl.arange(0, BR)[:, None], tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    X = tl.zeros([NB, NB], tl.float32)
+    for r0 in range(0, m, BR):
+        F_ptrs, inside = F_ptr + i * stride_fm + c, i < m - r0
+        u1, u2 = tiles.load_factor(F_ptrs, lo, inside, PRECISION)
+        v1, v2 = tiles.load_factor(F_ptrs + NB, lo, inside & (c < nb), PRECISION)
+        X = tiles.product(tl.trans(v1), tl.trans(v2), u1, u2, X, PRECISION)
+        F_ptr += BR * stride_fm
+    tl.store(G_ptr + b * NB * NB + k * NB + c, tiles.whole(X, PRECISION))
+
+
+def named(warps, R, Q, G):
+    """What kernels in lanes are compiled for: R tiles of rows, and groups of Q lanes."""
+    S = 32 * warps // Q
+    return {"R": R, "BR": next_power_of_2(R), "G": G, "S": S, "Q": Q, "num_warps": warps}
+
+
+def panel(H, tau, V, T, G, precision, F, branch):
+    """As that of stage 8, and in lanes where registers of one program suffice for 64 columns."""
+    B, m, nb = H.shape
+    if m > max(TABLE) or m * H.stride(1) >= 2**31:
+        s08_cholesky.panel(H, tau, V, T, G, precision, F, branch)
+        return
+    warps, R = next(row for rows, row in TABLE.items() if m <= rows)
+    lo, f = s06_update.of_factor(F)
+    own = F if G is None else F[..., NB:]
+    panel_kernel[(B,)](
+        H, tau, own, T, m, nb, lo, *H.stride()[:2], *f, T.stride(0), tau.stride(0),
+        **named(warps, R, LANES, NB // LANES),
+    )  # fmt: skip
+    if G is not None:
+        cross_kernel[(B,)](F, G, m, nb, lo, *f, BR=64, NB=NB, PRECISION=precision, num_warps=4)
+
+
+def factor(H, e, tau, precision="fp16x3", update=update):
+    """As that of stage 6, with an update after each panel where there are few matrices and rows.
+
+    The next panel's columns are updated first, and the others beside it.
+    """
+    B, m, n = H.shape
+    if B >= FEW or m > ROWS:
+        s06_update.factor(H, e, tau, precision, panel, update)
+        return
+    k = min(m, n)
+    branch = Branch()
+    sets = [
+        (s06_update.factors(B, m, precision, H)[..., :NB], H.new_empty(B, NB, NB)) for _ in range(2)
+    ]
+    for step, j in enumerate(range(0, k, NB)):
+        F, T = sets[step % 2]
+        p = min(j + NB, k)
+        q = min(p + NB, n)
+        Fj = F[..., : m - j, : p - j]
+        panel(H[:, j:, j:p], tau[:, j:p], None, T, None, precision, Fj, branch)
+        branch.join()
+        if p < n:
+            update(Fj, T, H[:, j:, p:q], precision, e=e[:, p:q], done=p - j)
+        if q < n:
+            with branch.fork():
+                update(Fj, T, H[:, j:, q:], precision, e=e[:, q:], done=p - j)
+    branch.join()
+    unscale(H, e, NB)
+
+
+def geqrf(A, *, policy="fp32", precision="fp16x3"):
+    """A = Q R by what is fastest at its size. A: [B, m, n]. Returns QR(H, tau).
+
+    Args:
+        policy: "fast" for one product where stage 9 has one.
+        precision: of the products of an update; see tiles.product.
+    """
+    B, m, n = A.shape
+    BM, BN = max(32, next_power_of_2(m)), max(32, next_power_of_2(n))
+    tau = A.new_empty(B, min(m, n))
+    if (max(BM, BN), BN) in WHOLE:
+        warps, Q = WHOLE[max(BM, BN), BN]
+        R = max(BM, BN) * Q // (32 * warps)
+        H = A.new_empty(B, m, n)
+        whole_kernel[(B,)](
+            A, H, tau, m, n, half_log2(m), *A.stride(), **named(warps, R, Q, BN // Q)
+        )
+        return QR(H, tau)
+    H, e, by = s09_mixed.scaled(A, policy)
+    factor(H, e, tau, precision, by)
+    return QR(H, tau)

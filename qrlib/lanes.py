@@ -70,42 +70,50 @@ def larfg(alpha, sigma):
 
 
 @triton.jit
-def _add(a, b):
-    return a + b
+def _add_2(a, b, c, d):
+    return a + c, b + d
 
 
 @triton.jit
-def _joined(x, N: tl.constexpr, LEVELS: tl.constexpr):
-    """N tiles as one of another dimension for each level; the last is there more than once."""
-    for _ in tl.static_range(N, 1 << LEVELS):
-        x = x + (x[N - 1],)
-    for level in tl.static_range(LEVELS):
-        pairs = ()
-        for t in tl.static_range(1 << (LEVELS - level - 1)):
-            pairs = pairs + (tl.join(x[2 * t], x[2 * t + 1]),)
-        x = pairs
-    return x[0]
-
-
-@triton.jit
-def _split(x, LEVELS: tl.constexpr):
-    """What was joined, in its order."""
-    parts = (x,)
-    for level in tl.static_range(LEVELS):
-        halves = ()
-        for t in tl.static_range(1 << level):
-            halves = halves + tl.split(parts[t])
-        parts = halves
-    return parts
+def _add_4(a, b, c, d, e, f, g, h):
+    return a + e, b + f, c + g, d + h
 
 
 @triton.jit
 def over_rows(x, y, N: tl.constexpr):
-    """[1, Q] sums over the rows of N tiles x and of N tiles y, all in one exchange of warps."""
-    LEVELS: tl.constexpr = (N - 1).bit_length()
-    both = tl.join(_joined(x, N, LEVELS), _joined(y, N, LEVELS))
-    x, y = tl.split(tl.reduce(both, 0, _add, keep_dims=True))
-    return _split(x, LEVELS), _split(y, LEVELS)
+    """[1, Q] sums over the rows of N tiles x, and of N tiles y.
+
+    What warps exchange is a tile each: joined ones would all lie in the same bank.
+    """
+    sums, rows = (), ()
+    for h in tl.static_range(0, N - 1, 2):
+        four = x[h], x[h + 1], y[h], y[h + 1]
+        a, b, c, d = tl.reduce(four, 0, _add_4, keep_dims=True)
+        sums, rows = sums + (a, b), rows + (c, d)
+    if N % 2 == 1:
+        a, c = tl.reduce((x[N - 1], y[N - 1]), 0, _add_2, keep_dims=True)
+        sums, rows = sums + (a,), rows + (c,)
+    return sums, rows
+
+
+@triton.jit
+def _chains(x, P, first: tl.constexpr, h: tl.constexpr, R: tl.constexpr, G: tl.constexpr):
+    """The sum of x[i - first] P[i G + h] over i: four sums at a time, for none waits for another."""
+    totals = ()
+    for i in tl.static_range(first, min(first + 4, R)):
+        totals = totals + (x[i - first] * P[i * G + h],)
+    for start in tl.static_range(first + 4, R, 4):
+        more = ()
+        for k in tl.static_range(4):
+            if start + k < R:
+                more = more + (totals[k] + x[start + k - first] * P[(start + k) * G + h],)
+            else:
+                more = more + (totals[k],)
+        totals = more
+    total = totals[0]
+    for k in tl.static_range(1, len(totals)):
+        total += totals[k]
+    return total
 
 
 @triton.jit
@@ -139,9 +147,7 @@ def mirrors(
         sums, rows = (), ()
         for h in tl.static_range(left, G):
             # g = x^T P of `tiles.mirror`, and row j; a sum of -0.0 and a number is that number
-            total = x[0] * P[first * G + h]
-            for i in tl.static_range(first + 1, R):
-                total += x[i - first] * P[i * G + h]
+            total = _chains(x, P, first, h, R, G)
             row = tl.where(first * S + s == j, P[first * G + h], nothing)
             for i in tl.static_range(first + 1, below):
                 row += tl.where(i * S + s == j, P[i * G + h], nothing)

@@ -52,10 +52,10 @@ def inner_products(
     W, X = tl.zeros([NB, BC], tl.float32), tl.zeros([NB, BC], tl.float32)
     for r0 in tl.range(0, m, BR, num_stages=STAGES):
         c1, c2 = tiles.parts(_load(C_ptr, i, c, m - r0, n, stride_cm), PRECISION)  # [BR, BC]
-        v1, v2 = _factor(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)  # [BR, NB]
+        v1, v2 = factor_tile(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)  # [BR, NB]
         W = tiles.product(tl.trans(v1), tl.trans(v2), c1, c2, W, PRECISION)
         if TWO:
-            v1, v2 = _factor(V_ptr + NB, lo, i, k, m - r0, nb, stride_vm, PRECISION)
+            v1, v2 = factor_tile(V_ptr + NB, lo, i, k, m - r0, nb, stride_vm, PRECISION)
             X = tiles.product(tl.trans(v1), tl.trans(v2), c1, c2, X, PRECISION)
         # the pointers walk, so that offsets stay small where a matrix is larger than 2^31
         V_ptr += BR * stride_vm
@@ -64,7 +64,7 @@ def inner_products(
 
 
 @triton.jit
-def _factor(ptr, lo, i, k, m, nb, stride, PRECISION: tl.constexpr):
+def factor_tile(ptr, lo, i, k, m, nb, stride, PRECISION: tl.constexpr):
     return tiles.load_factor(ptr + i * stride + k, lo, (i < m) & (k < nb), PRECISION)
 
 
@@ -110,10 +110,10 @@ def subtract(
             early = _load(C_ptr + BR * stride_cm, i, c, m - r0 - BR, n, stride_cm)
         else:
             C = _load(C_ptr, i, c, m - r0, n, stride_cm)
-        v1, v2 = _factor(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)
+        v1, v2 = factor_tile(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)
         D = tiles.product(v1, v2, z1, z2, tl.zeros([BR, BC], tl.float32), PRECISION)
         if TWO:
-            v1, v2 = _factor(V_ptr + NB, lo, i, k, m - r0, nb, stride_vm, PRECISION)
+            v1, v2 = factor_tile(V_ptr + NB, lo, i, k, m - r0, nb, stride_vm, PRECISION)
             D = tiles.product(v1, v2, y1, y2, D, PRECISION)
         C -= tiles.whole(D, PRECISION) * s
         if e_ptr is not None:
@@ -232,11 +232,11 @@ def gram_kernel(
     W, X = tl.zeros([NB, NB], tl.float32), tl.zeros([NB, NB], tl.float32)
     for r0 in range(0, m, BR):
         V = _load(V_ptr, i, k, m - r0, nb, stride_vm)
-        tiles.store_factor(F_ptr + i * stride_fm + k, lo, V, (i < m - r0) & (k < nb))
+        tiles.storefactor_tile(F_ptr + i * stride_fm + k, lo, V, (i < m - r0) & (k < nb))
         v1, v2 = tiles.parts(V, PRECISION)
         W = tiles.product(tl.trans(v1), tl.trans(v2), v1, v2, W, PRECISION)
         if TWO:
-            u1, u2 = _factor(F_ptr - NB, lo, i, k, m - r0, NB, stride_fm, PRECISION)
+            u1, u2 = factor_tile(F_ptr - NB, lo, i, k, m - r0, NB, stride_fm, PRECISION)
             X = tiles.product(tl.trans(v1), tl.trans(v2), u1, u2, X, PRECISION)
         V_ptr += BR * stride_vm
         F_ptr += BR * stride_fm

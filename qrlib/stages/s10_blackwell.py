@@ -12,13 +12,13 @@ from qrlib import lanes, tiles
 from qrlib.compact import QR
 from qrlib.scaling import half_log2, next_power_of_2, unscale
 from qrlib.stages import s06_update, s08_cholesky, s09_mixed
-from qrlib.stages.s06_update import NB, update
+from qrlib.stages.s06_update import NB, SMALL, update
 from qrlib.streams import Branch
 
-# columns of a group of lanes, and (warps, tiles of rows) by the rows of a panel of 64 columns: few
-# kernels, for a compiler takes 5 to 10 s for each
+# columns of a group of lanes, and (warps, tiles of rows, registers a thread) by the rows of a panel
+# of 64 columns: few kernels, for a compiler takes 5 to 10 s for each
 LANES = 16
-TABLE = {128: (4, 16), 256: (8, 16), 384: (8, 24), 512: (8, 32)}
+TABLE = {128: (4, 16, 128), 256: (4, 32, 168), 384: (8, 24, 128), 512: (8, 32, 128)}
 # (warps, lanes) of a whole matrix, by rows and columns
 WHOLE = {
     (32, 32): (1, 32), (64, 32): (1, 32), (128, 32): (4, 32), (256, 32): (8, 16),
@@ -67,42 +67,111 @@ def whole_kernel(
 @triton.jit
 def panel_kernel(
     H_ptr, tau_ptr, F_ptr, T_ptr, m, nb, lo,
-    stride_hb, stride_hm, stride_fb, stride_fm, stride_tb, stride_taub,
+    stride_hb, stride_hm, stride_fb, stride_fm, stride_tb, stride_tm, stride_taub,
     R: tl.constexpr, BR: tl.constexpr, G: tl.constexpr, S: tl.constexpr, Q: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """H <- compact, tau, V as a factor in F, and T [B, G Q, G Q], of a panel m <= R S, nb <= G Q.
+    """H <- compact, tau, V as a factor in F, and T [B, 2 G Q, 2 G Q], of a panel m <= R S.
 
-    No column of it is longer than about 1. T is zero beyond the panel.
+    Its columns, at most 2 G Q, and none longer than about 1, are factored as two halves. BR: R, or
+    the next power of two. T is zero beyond the panel.
     """
+    HALF: tl.constexpr = G * Q
     b = tl.program_id(0).to(tl.int64)
-    s, q, r = tl.arange(0, S)[:, None], tl.arange(0, Q)[None, :], tl.arange(0, BR * S)[:, None]
-    H_ptrs = H_ptr + b * stride_hb + r * stride_hm + q
-    F_ptrs = F_ptr + b * stride_fb + r * stride_fm + q
+    H_ptr += b * stride_hb
+    F_ptr += b * stride_fb
+    T_ptr += b * stride_tb
     tau_ptr += b * stride_taub
-    parts = ()
-    for g in tl.static_range(G):
-        X = tl.load(H_ptrs + g * Q, mask=(r < m) & (g * Q + q < nb), other=0.0)
-        parts = parts + (lanes.apart(X, BR, S, Q),)
-    P, T = (), ()
-    for i in tl.static_range(R):
+    s, q, r = tl.arange(0, S)[:, None], tl.arange(0, Q)[None, :], tl.arange(0, BR * S)[:, None]
+    k, c = tl.arange(0, HALF)[:, None], tl.arange(0, HALF)[None, :]
+    RT: tl.constexpr = (HALF + S - 1) // S
+    for first in range(0, 2 * HALF, HALF):
+        rows, columns = m - first, tl.minimum(HALF, nb - first)
+        if (first > 0) & (columns > 0):
+            tl.debug_barrier()
+            _second_half(
+                H_ptr + HALF, F_ptr, T_ptr, m, columns, lo, stride_hm, stride_fm, stride_tm,
+                HALF, PRECISION,
+            )  # fmt: skip
+            tl.debug_barrier()
+        at = H_ptr + first * (stride_hm + 1) + r * stride_hm + q
+        P, T = (), ()
+        parts = ()
         for g in tl.static_range(G):
-            P = P + (parts[g][i],)
-    RT: tl.constexpr = tl.cdiv(G * Q, S)
-    for _ in tl.static_range(RT * G):
-        T = T + (tl.zeros([S, Q], tl.float32),)
-    for g in tl.static_range(G):
-        # columns that begin below the last row have no mirror
-        if g * Q < R * S:
-            P, T, tau = lanes.mirrors(P, T, tl.minimum(Q, nb - g * Q), g, R, G, S, Q, True)
-            tl.store(tau_ptr + g * Q + q + s * 0, tau, mask=(g * Q + q < nb) & (s == 0))
-    k = tl.arange(0, G * Q)[:, None]
-    for g in tl.static_range(G):
-        c = g * Q + q
-        inside = (r < m) & (c < nb)
-        X = lanes.group(P, g, BR, R, G, S, Q)
-        tl.store(H_ptrs + g * Q, X, mask=inside)
-        tiles.store_factor(F_ptrs + g * Q, lo, tiles.unit_lower(X, r, c), inside)
-        tl.store(T_ptr + b * stride_tb + k * (G * Q) + c, lanes.group(T, g, RT, RT, G, S, Q))
+            X = tl.load(at + g * Q, mask=(r < rows) & (g * Q + q < columns), other=0.0)
+            parts = parts + (lanes.apart(X, BR, S, Q),)
+        for i in tl.static_range(R):
+            for g in tl.static_range(G):
+                P = P + (parts[g][i],)
+        for _ in tl.static_range(RT * G):
+            T = T + (tl.zeros([S, Q], tl.float32),)
+        for g in tl.static_range(G):
+            # columns that begin below the last row have no mirror
+            steps = tl.minimum(Q, tl.minimum(columns, rows) - g * Q)
+            P, T, tau = lanes.mirrors(P, T, steps, g, R, G, S, Q, True)
+            tl.store(tau_ptr + first + g * Q + q + s * 0, tau, mask=(q < steps) & (s == 0))
+        for g in tl.static_range(G):
+            inside = (r < rows) & (g * Q + q < columns)
+            X = lanes.group(P, g, BR, R, G, S, Q)
+            tl.store(at + g * Q, X, mask=inside)
+            V = tiles.unit_lower(X, r, g * Q + q)
+            own = F_ptr + first * (stride_fm + 1) + r * stride_fm + g * Q + q
+            tiles.store_factor(own, lo, V, inside)
+            own = T_ptr + first * (stride_tm + 1) + k * stride_tm + g * Q + q
+            tl.store(own, lanes.group(T, g, RT, RT, G, S, Q))
+    tl.debug_barrier()
+    _joined(F_ptr, T_ptr, m, nb - HALF, lo, stride_fm, stride_tm, HALF, PRECISION)
+
+
+@triton.jit(noinline=True)
+def _second_half(
+    C_ptr, F_ptr, T_ptr, m, n, lo, stride_cm, stride_fm, stride_tm,
+    NB: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """C <- Q^T C for n columns, as the first half of a panel leaves them."""
+    c = tl.arange(0, NB)[None, :]
+    W, X = s06_update.inner_products(
+        F_ptr, C_ptr, c, m, n, NB, lo, stride_fm, stride_cm, 64, NB, NB, False, PRECISION
+    )  # fmt: skip
+    W, X = s06_update.through_t(T_ptr, T_ptr, W, X, NB, stride_tm, NB, False)
+    s06_update.subtract(
+        F_ptr, W, X, C_ptr, None, c, m, n, NB, lo, 0, stride_fm, stride_cm,
+        64, NB, NB, False, PRECISION,
+    )  # fmt: skip
+
+
+@triton.jit(noinline=True)
+def _joined(
+    F_ptr, T_ptr, m, nb, lo, stride_fm, stride_tm, NB: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """T of both halves, the second of nb columns; its V is zero above its diagonal."""
+    k, c = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    nothing = tl.zeros([NB, NB], tl.float32)
+    tiles.store_factor(F_ptr + NB + k * stride_fm + c, lo, nothing, c < nb)
+    second = T_ptr + NB * (stride_tm + 1) + k * stride_tm + c
+    tl.store(second - NB, nothing)
+    tl.debug_barrier()
+    X = cross(F_ptr, F_ptr + NB, m, NB, nb, lo, stride_fm, 64, NB, PRECISION)
+    X = tl.dot(X, tl.load(second), input_precision=SMALL)
+    X = tl.dot(tl.load(second - NB * (stride_tm + 1)), X, input_precision=SMALL)
+    tl.store(second - NB * stride_tm, -X)
+
+
+@triton.jit
+def cross(
+    U_ptr, V_ptr, m, nu, nv, lo, stride,
+    BR: tl.constexpr, NB: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """U^T V [NB, NB] of two factors with nu and nv columns."""
+    i, c = tl.arange(0, BR)[:, None], tl.arange(0, NB)[None, :]
+    X = tl.zeros([NB, NB], tl.float32)
+    for r0 in range(0, m, BR):
+        u1, u2 = s06_update.factor_tile(U_ptr, lo, i, c, m - r0, nu, stride, PRECISION)
+        v1, v2 = s06_update.factor_tile(V_ptr, lo, i, c, m - r0, nv, stride, PRECISION)
+        X = tiles.product(tl.trans(u1), tl.trans(u2), v1, v2, X, PRECISION)
+        U_ptr += BR * stride
+        V_ptr += BR * stride
+    return tiles.whole(X, PRECISION)
 
 
 @triton.jit
@@ -113,15 +182,9 @@ def cross_kernel(
     """G [B, NB, NB] = V^T U of two panels in F, U and on its right V of nb columns."""
     b = tl.program_id(0).to(tl.int64)
     F_ptr += b * stride_fb
-    i, k, c = tl.arange(0, BR)[:, None], tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
-    X = tl.zeros([NB, NB], tl.float32)
-    for r0 in range(0, m, BR):
-        F_ptrs, inside = F_ptr + i * stride_fm + c, i < m - r0
-        u1, u2 = tiles.load_factor(F_ptrs, lo, inside, PRECISION)
-        v1, v2 = tiles.load_factor(F_ptrs + NB, lo, inside & (c < nb), PRECISION)
-        X = tiles.product(tl.trans(v1), tl.trans(v2), u1, u2, X, PRECISION)
-        F_ptr += BR * stride_fm
-    tl.store(G_ptr + b * NB * NB + k * NB + c, tiles.whole(X, PRECISION))
+    X = cross(F_ptr + NB, F_ptr, m, nb, NB, lo, stride_fm, BR, NB, PRECISION)
+    k, c = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    tl.store(G_ptr + b * NB * NB + k * NB + c, X)
 
 
 def named(warps, R, Q, G):
@@ -136,12 +199,12 @@ def panel(H, tau, V, T, G, precision, F, branch):
     if m > max(TABLE) or m * H.stride(1) >= 2**31:
         s08_cholesky.panel(H, tau, V, T, G, precision, F, branch)
         return
-    warps, R = next(row for rows, row in TABLE.items() if m <= rows)
+    warps, R, registers = next(row for rows, row in TABLE.items() if m <= rows)
     lo, f = s06_update.of_factor(F)
     own = F if G is None else F[..., NB:]
     panel_kernel[(B,)](
-        H, tau, own, T, m, nb, lo, *H.stride()[:2], *f, T.stride(0), tau.stride(0),
-        **named(warps, R, LANES, NB // LANES),
+        H, tau, own, T, m, nb, lo, *H.stride()[:2], *f, *T.stride()[:2], tau.stride(0),
+        PRECISION=precision, maxnreg=registers, **named(warps, R, LANES, NB // LANES // 2),
     )  # fmt: skip
     if G is not None:
         cross_kernel[(B,)](F, G, m, nb, lo, *f, BR=64, NB=NB, PRECISION=precision, num_warps=4)

@@ -210,14 +210,15 @@ def _few(H, tau):
 def ormqr(H, tau, C, *, transpose=False, precision="fp16x3"):
     """Q C, or Q^T C. H: [B, m, n] and tau: [B, k], compact. C: [B, m, p]; all read, any strides.
 
-    A column of C has an error of a few eps of its own length, and keeps to itself what is not
-    finite in it.
+    A column of C keeps to itself what is not finite in it.
 
     Args:
         precision: of the products; see tiles.product.
 
-    Cost: 4mpk - 2pk^2 flops a matrix; C is read twice and written once for 128 mirrors. Source:
-    LAPACK xORMQR.
+    Cost: 4mpk - 2pk^2 flops a matrix; C is read twice and written once for 128 mirrors. Accuracy:
+    of its length a column of C loses a few eps, as by LAPACK, and to tensor cores about eps / 4
+    each of the 3m/16 + 48 times that they add to a sum, for there they cut off and do not round:
+    up to m eps / 10 of a tall one. Source: LAPACK xORMQR.
     """
     p, k = C.shape[-1], tau.shape[-1]
     if p > WIDE:
@@ -237,7 +238,8 @@ def orgqr(H, tau, *, precision="fp16x3"):
     """The first n columns of Q. H: [B, m, n], m >= n; tau: [B, k], k <= n. Returns [B, m, n].
 
     From the last block to the first, so that a block meets only columns that are no longer those
-    of the identity. Cost: 4mnk - 2(m + n)k^2 + 4k^3/3 flops a matrix. Source: LAPACK xORGQR.
+    of the identity. Cost: 4mnk - 2(m + n)k^2 + 4k^3/3 flops a matrix. Accuracy: as ormqr.
+    Source: LAPACK xORGQR.
     """
     if few := _few(H, tau):
         return one_by_one(H, tau, None, H.shape[-1], *few, False)

@@ -232,7 +232,7 @@ def gram_kernel(
     W, X = tl.zeros([NB, NB], tl.float32), tl.zeros([NB, NB], tl.float32)
     for r0 in range(0, m, BR):
         V = _load(V_ptr, i, k, m - r0, nb, stride_vm)
-        tiles.storefactor_tile(F_ptr + i * stride_fm + k, lo, V, (i < m - r0) & (k < nb))
+        tiles.store_factor(F_ptr + i * stride_fm + k, lo, V, (i < m - r0) & (k < nb))
         v1, v2 = tiles.parts(V, PRECISION)
         W = tiles.product(tl.trans(v1), tl.trans(v2), v1, v2, W, PRECISION)
         if TWO:

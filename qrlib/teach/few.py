@@ -1,4 +1,4 @@
-"""Updates of few products, in exact rounding: bits are cut where one asks, and what it costs. torch.
+"""Updates of few products, in exact rounding: bits are cut where one asks, and errors told. torch.
 
 The loop is `right_looking`, and panels are accurate: only an update is new, C <- Q^T C in place. A
 factor that is not cut is a float32. What tensor cores lose when they add is not modelled.

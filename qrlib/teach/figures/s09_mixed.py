@@ -22,7 +22,7 @@ from qrlib.stages.s09_mixed import LARGE, SPIKE
 from qrlib.teach import few
 from qrlib.teach.figures.certify import Table, short
 from qrlib.teach.stepper import Frame, Stepper
-from qrlib.teach.svg import Figure, number
+from qrlib.teach.svg import Figure
 
 H200 = DEVICES["H200"]
 EPS = float(np.finfo(np.float32).eps)
@@ -175,10 +175,10 @@ class _Axes:
             self.fig.text(self.left - 6, self.y(value), f"{value:g}", size=12, anchor="end",
                           color="muted")  # fmt: skip
 
-    def gate(self):
+    def gate(self, at):
+        """The gate, its name to the left of `at`."""
         self.fig.line(self.left, self.y(GATE), self.right, self.y(GATE), color="ink", dash="6 4")
-        self.fig.text(self.right, self.y(GATE) - 9, f"gate, {GATE}", size=12, anchor="end",
-                      halo=True)  # fmt: skip
+        self.fig.text(at - 6, self.y(GATE) - 9, f"gate, {GATE}", size=12, anchor="end", halo=True)
 
 
 LAW_SIZES = (128, 192, 256, 384, 512, 768, 1024)
@@ -205,8 +205,8 @@ def law_plot(sizes=LAW_SIZES):
         ("rows and columns, *n*", "factor residual, in units of *n* eps"),
     )
     axes.ticks((128, 256, 512, 1024), (0.01, 0.1, 1, 10, 100))
-    axes.gate()
-    for cut, words, color, dash in shown:
+    axes.gate(axes.x(LARGE))
+    for cut, _, color, dash in shown:
         points = [(axes.x(n), axes.y(v)) for n, v in zip(sizes, values[cut])]
         axes.fig.polyline(points, color=color, width=2.2, dash=dash)
         for x, y in points:
@@ -214,8 +214,8 @@ def law_plot(sizes=LAW_SIZES):
     by = [(axes.x(n), axes.y(chance(few.ONE) / n)) for n in (sizes[0], sizes[-1])]
     axes.fig.polyline(by, color="ink", width=1, dash="1 4")
     at = axes.x(170)
-    axes.fig.text(at, axes.y(10), "by chance (dotted), one product,", size=12, anchor="start")
-    axes.fig.text(at, axes.y(5.6), "and only *T* cut (dashed)", size=12, anchor="start")
+    axes.fig.text(at, axes.y(4), "by chance (dotted), one product,", size=12, anchor="start")
+    axes.fig.text(at, axes.y(2.1), "and only *T* cut (dashed)", size=12, anchor="start")
     axes.fig.text(at, axes.y(0.07), "nothing cut", size=12, anchor="start", color="blue")
     axes.fig.line(axes.x(LARGE), axes.top, axes.x(LARGE), axes.bottom, color="green", dash="4 3")
     axes.fig.text(axes.x(LARGE) - 6, axes.y(0.4), f"stage 9 from {LARGE} on", size=12,
@@ -283,7 +283,7 @@ def spike_plot(n=512):
         ("spike of a column", "factor residual, in units of *n* eps"),
     )
     axes.ticks((1, 2, 4, 8, 16), (0.01, 0.1, 1, 10, 100, 1000))
-    axes.gate()
+    axes.gate(axes.x(1.9))
     ends = [(axes.x(s), axes.y(s * chance(few.ONE) / n)) for s in (1, top)]
     axes.fig.polyline(ends, color="ink", width=1, dash="1 4")
     axes.fig.line(axes.x(SPIKE), axes.top, axes.x(SPIKE), axes.bottom, color="green", dash="4 3")
@@ -389,12 +389,11 @@ def route_frame(step, batch=BATCH, n=LARGE):
     """A mixed batch, from its flags to its errors."""
     members = [member(name, n) for name in batch]
     at = STEPS.index(step)
-    alt = f"{len(batch)} rows of boxes, one row a matrix. {route_words(step, batch, n)} " + "; ".join(
-        f"{it.name}: {sum(it.flags)} of {len(it.flags)} flags are 1" for it in members
-    )  # fmt: skip
-    row, left, right = 42, 12, 276
-    fig = Figure(440, 26 + row * len(batch), alt if at else alt.split(".")[0] + ", unread.",
-                 max_width=640)  # fmt: skip
+    flags = (f"{it.name}: {sum(it.flags)} of {len(it.flags)} flags are 1" for it in members)
+    alt = f"{len(batch)} rows of boxes, one row a matrix. {route_words(step, batch, n)}"
+    alt += " " + "; ".join(flags if at else (f"{it.name}: unread" for it in members))
+    row, left, right = 42, 12, 252
+    fig = Figure(440, 26 + row * len(batch), alt, max_width=640)
     heads = {2: "route", 3: "ratio with 1", 4: "ratio as routed"}
     if at >= 2:
         fig.text(right + 14, 10, heads[2], size=12, anchor="start", color="muted")

@@ -135,17 +135,14 @@ def factors_kernel(
         G = sum_shares(W_ptr, own, c, NB, shares, 1, 2, NB, NB)
         tl.store(G_ptr + pair * NB * NB + at, G)
     G = sum_shares(W_ptr, own, c, NB, shares, 0, 2, NB, NB)
-    # V^T V takes the place of its first share, and what is scratch that of V^T U
+    # V^T V takes the place of its first share, and tau that of its diagonal
     W_ptr += own * shares * 2 * NB * NB
-    Y_ptr = W_ptr + NB * NB
-    own_tau = Y_ptr + N0 * NB
     j = _place(s, blocks, TRANSPOSE) * NB + c
     tau = tl.load(tau_ptr + b * stride_taub + j.to(tl.int64) * stride_tauk, mask=j < k, other=0.0)
     tl.debug_barrier()
-    tl.store(W_ptr + at, G)
-    tl.store(own_tau + c, tau)
+    tl.store(W_ptr + at, tl.where(r == c, tau, G))
     tl.debug_barrier()
-    larft(W_ptr, T_ptr, Y_ptr, own_tau, N0, NB)
+    larft(W_ptr, T_ptr, N0, NB)
     if not TRANSPOSE:
         # updates take the transpose of what they are given
         tl.debug_barrier()

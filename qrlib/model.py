@@ -582,9 +582,10 @@ def vectors(m, second):
 
 
 def judge():
-    """(T and what a column has lost beside its length, the products for it)."""
+    """(T and what columns have lost beside their length, two products for that, one for length)."""
     found = Count(div=WIDE) + triangular_inverse(WIDE)
-    return found + Count(add=WIDE**2, mul=WIDE) + 2 * lengths(WIDE), 3 * square(WIDE)
+    found += Count(add=WIDE**2, mul=WIDE) + 2 * lengths(WIDE)
+    return found, 2 * square(WIDE), square(WIDE)
 
 
 def _reconstructed(m, b, second):
@@ -597,14 +598,16 @@ def _reconstructed(m, b, second):
     small, P = b * b, m * b
     U, grams = (P, 2) if second else (0, 1)
     yield _Part("panels", P + small, square(m))
+    # of a square, what blocks on the diagonal have and what is right of them
+    upper = b * (b + NARROW) // 2
     # products and the top of P in; what is left of four and what is found of four; exponents, ok
     found = eliminate(b) + triangular_inverse(b)
-    yield _Part("panels", 10 * small + b + 1, found, columns=b)
+    yield _Part("panels", upper + 9 * small + b + 1, found, columns=b)
     # P but for its top, what is there of V, W^-1, and U in; V out; products and lengths
     moved = P - small + 2 * small + b + U + P + grams * small + b
     yield _Part("V and T", moved, vectors(m, second) + lengths(m))
-    # products, lengths, three of what was found in; T, V^T U, tau, and V^T V for T once more; ok
-    moved = (grams + 3 + grams + 1) * small + 2 * b + 2 + NARROW * b
+    # products, lengths, exponents, three of what was found in; V^T U, T, tau, and T on its way; ok
+    moved = upper + (2 * (grams - 1) + 3 + 2) * small + 3 * b + 2
     yield _Part("V and T", moved, _total(judge()))
     yield _Part("panels", 1)
     # V and R in, both out, scaled back

@@ -102,8 +102,11 @@ class TestRoles:
     )
     def test_flops_are_those_of_the_plan(self, name, B, m, n):
         three = {"fp32": 1, "fp16": 3, "tf32": 3}
-        flops = sum(on / three[key] for s in on_paper(name, B, m, n) for key, on in s.flops.items())
-        assert flops == model.plan(name, B, m, n).flops.flops
+        starts = on_paper(name, B, m, n)
+        flops = sum(on / three[key] for s in starts for key, on in s.flops.items())
+        # one product of a judge is in TF32 and not in three of it
+        once = sum(s.name == "judge_kernel" for s in starts) * B * model.square(64).flops
+        assert flops + once * 2 / 3 == model.plan(name, B, m, n).flops.flops
 
     def test_flops_of_a_panel_are_the_same_in_slices(self):
         panels = [

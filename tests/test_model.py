@@ -788,10 +788,10 @@ def once(launch):
     for each in launch.accesses:
         for at in each.elements.tolist():
             at = each.storage, at
-            if each.op == "store":
-                stored[at] = each.itemsize
-            elif at not in stored:
+            if each.op != "store" and at not in stored:
                 loaded[at] = each.itemsize
+            if each.op != "load":
+                stored[at] = each.itemsize
     return sum(loaded.values()) + sum(stored.values())
 
 

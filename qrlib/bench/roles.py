@@ -119,8 +119,18 @@ def _vectors(a):
 
 
 def _judge(a):
-    others, products = model.judge()
-    return _with(others, _product(products, "tf32x3"))
+    others, products, rough = model.judge()
+    return _with(others, {"tf32": 3 * products + rough})
+
+
+def _upper(a):
+    """Of a share of a square, what blocks on its diagonal have and what is right of them."""
+    return a.shares * a.NB * (a.NB + a.N0) // 2
+
+
+def _judged(a):
+    """V^T V, V^T U of two panels, R, W and L^T."""
+    return _upper(a) + (3 + a.TWO * a.shares) * a.NB**2
 
 
 def _below(a):
@@ -191,13 +201,10 @@ KERNELS = {
     # W has room for more than it gets here, see vectors_kernel
     "square_kernel": Kernel("panel", "P", "", _square, lambda a: -(-a.m // a.rows) * a.NB**2),
     # and the top of the panel
-    "eliminate_kernel": Kernel(
-        "panel", "", "S e ok", _eliminate, lambda a: (a.shares + 1) * a.NB**2
-    ),
+    "eliminate_kernel": Kernel("panel", "", "S e ok", _eliminate, lambda a: _upper(a) + a.NB**2),
     # W^-1 and the top of V, which takes the place of that of the panel
     "vectors_kernel": Kernel("panel", "P e", "F W squares", _vectors, lambda a: a.NB**2),
-    # R, W and L^T, and V^T V where the shares were
-    "judge_kernel": Kernel("panel", "W squares ok", "tau T G ok", _judge, lambda a: 4 * a.NB**2),
+    "judge_kernel": Kernel("panel", "squares e ok", "tau T G ok", _judge, _judged),
     # as if all panels stood
     "fallback_kernel": Kernel("panel", "ok"),
     # R

@@ -12,7 +12,7 @@ import triton.language as tl
 from qrlib import tiles
 from qrlib.compact import QR
 from qrlib.devices import AXIS
-from qrlib.elimination import eliminate, larft
+from qrlib.elimination import eliminate, larft, plus, stands, sum_upper
 from qrlib.fallback import fallback_kernel
 from qrlib.scaling import cdiv, scaled
 from qrlib.stages import s06_update, s07_whole
@@ -27,6 +27,9 @@ FALLBACK = {512: 8, 1024: 8}
 # at least so many rows for each of the programs that share a panel, and at most so many of a panel,
 # which leave it in tiles of 64
 ROWS, MOST = 128, 64 * AXIS
+# programs that judge a panel, 4 at most, for each has its own T, and registers of a thread, where a
+# few matrices leave room
+PARTS, REGISTERS = 4, 255
 # what a certificate allows a column of a panel to be wrong, in units of m 2^-24
 LIMIT = 1.0
 
@@ -51,17 +54,19 @@ def square_kernel(
     tl.store(W_ptr + k * NB + c, W)
 
 
-@triton.jit
+# shares are many at the first panel and one at the last, and no kernel for each
+@triton.jit(do_not_specialize=["shares"])
 def eliminate_kernel(
     W_ptr, P_ptr, S_ptr, e_ptr, ok_ptr, shares, stride_pb, stride_pm,
     N0: tl.constexpr, NB: tl.constexpr,
 ):  # fmt: skip
-    """S [B, 8, NB, NB], e [B, NB] and ok [B] from W [B, shares, NB, NB]."""
+    """S [B, 8, NB, NB] and e [B, NB] from W [B, shares, NB, NB]; ok [B] is 1, until judged."""
     b = tl.program_id(0).to(tl.int64)
     W_ptr += b * shares * NB * NB
     P_ptr += b * stride_pb
     S_ptr += b * 8 * NB * NB
-    tl.store(ok_ptr + b, eliminate(W_ptr, P_ptr, S_ptr, e_ptr + b * NB, shares, stride_pm, N0, NB))
+    eliminate(W_ptr, P_ptr, S_ptr, e_ptr + b * NB, shares, stride_pm, N0, NB)
+    tl.store(ok_ptr + b, 1)
 
 
 @triton.jit
@@ -122,55 +127,55 @@ def vectors_kernel(
         tl.store(W_ptr + NB * NB + k * NB + c, tiles.whole(X, PRECISION))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["shares"])
 def judge_kernel(
-    W_ptr, squares_ptr, S_ptr, tau_ptr, T_ptr, G_ptr, ok_ptr, shares, limit, stride_tb, stride_taub,
-    N0: tl.constexpr, NB: tl.constexpr, TWO: tl.constexpr,
+    W_ptr, squares_ptr, S_ptr, e_ptr, tau_ptr, T_ptr, G_ptr, ok_ptr,
+    shares, limit, stride_tb, stride_taub,
+    N0: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
 ):  # fmt: skip
-    """tau and T from V^T V, V^T U to G [B, NB, NB] if TWO, and ok [B], which has to stand so far.
+    """tau and T from V^T V, V^T U to G [B, NB, NB] if TWO, and ok [B], from BC columns each.
 
     P - Q [R; 0] = V (W + T L^T R), and a column of that has a length that V^T V tells.
     """
-    b = tl.program_id(0).to(tl.int64)
+    b, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     panels = 2 if TWO else 1
-    W_ptr += b * shares * panels * NB * NB
+    size: tl.constexpr = NB * NB
+    W_ptr += b * shares * panels * size
     squares_ptr += b * shares * NB
-    S_ptr += b * 8 * NB * NB
-    tau_ptr += b * stride_taub
-    T_ptr += b * stride_tb
-    G_ptr += b * NB * NB
-    ok_ptr += b
-    r, d = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
-    at = r * NB + d
+    S_ptr += b * 8 * size
+    # nobody wants what was left of rows
+    own_T = S_ptr + part * size
+    r, c = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    d = part * BC + tl.arange(0, BC)[None, :]
+    square, own = r * NB + c, r * NB + d
     if TWO:
-        tl.store(G_ptr + at, sum_shares(W_ptr, 0, d, NB, shares, 1, panels, NB, NB))
-    G = sum_shares(W_ptr, 0, d, NB, shares, 0, panels, NB, NB)
+        G = sum_shares(W_ptr, 0, d, NB, shares, 1, panels, NB, BC)
+        tl.store(G_ptr + b * size + own, G)
     # diag(V^T V) / 2 is the diagonal of T^-1, and of a zero column it is infinite
-    c = tl.arange(0, N0)[None, :]
-    q = tl.arange(0, NB // N0)[:, None] * N0 + c
-    there = tl.load(S_ptr + 4 * NB * NB + q * (NB + 1)) != 0
-    squares = sum_shares(squares_ptr, 0, c, N0, shares, 0, 1, NB // N0, N0)
-    taus = tl.where(there, tl.div_rn(2.0, squares), 0.0)
-    tl.store(tau_ptr + q, taus)
-    # V^T V takes the place of its first share, once all have read that
+    squares = sum_shares(squares_ptr, 0, c, NB, shares, 0, 1, 1, NB)
+    there = tl.load(S_ptr + 4 * size + c * (NB + 1)) != 0
+    tau = tl.where(there, tl.div_rn(2.0, squares), 0.0)
+    G, _ = sum_upper(W_ptr, shares, panels, N0, NB)
+    U = tl.where(r < c, G, tl.where(r == c, 0.5 * squares, 0.0))
     tl.debug_barrier()
-    tl.store(W_ptr + at, G)
+    tl.store(own_T + square, tl.where(r == c, tau, G))
     tl.debug_barrier()
-    larft(W_ptr, T_ptr, S_ptr, tau_ptr, N0, NB)
+    larft(own_T, own_T, N0, NB)
     tl.debug_barrier()
-    found = S_ptr + 4 * NB * NB
-    R = tl.load(found + at)
-    Y = tl.dot(tl.load(found + 2 * NB * NB + at), R, input_precision=SMALL)
-    Y = tl.dot(tl.load(T_ptr + at), Y, input_precision=SMALL) + tl.load(found + NB * NB + at)
+    T = tl.load(own_T + square)
+    tl.store(T_ptr + b * stride_tb + square, T, mask=part == 0)
+    tl.store(tau_ptr + b * stride_taub + c, tau, mask=part == 0)
+    found = S_ptr + 4 * size
+    R, W = tl.load(found + own), tl.load(found + size + own)
+    Y = plus(tl.zeros([NB, BC], tl.float32), tl.load(found + 2 * size + square), R)
+    Y = plus(W, T, Y)
     Y = tl.where(tl.load(found + d * (NB + 1)) != 0, Y, 0.0)
-    wrong = Y * tl.dot(tl.load(W_ptr + at), Y, input_precision=SMALL)
-    wrong = tl.sum(wrong, axis=0, keep_dims=True)
+    # V^T V is U + U^T. Half of the digits tell how long it is
+    wrong = 2.0 * tl.sum(Y * tl.dot(U, Y, input_precision="tf32"), axis=0, keep_dims=True)
     # not (>): a NaN falls
-    bad = (wrong <= limit * limit * tl.sum(R * R, axis=0, keep_dims=True)) == 0
-    stands = tl.where(tl.sum(bad.to(tl.int32)) == 0, 1, 0)
-    ok = tl.load(ok_ptr)
-    tl.debug_barrier()
-    tl.store(ok_ptr, tl.minimum(ok, stands))
+    good = wrong <= limit * limit * tl.sum(R * R, axis=0, keep_dims=True)
+    good = good & stands(S_ptr, tl.load(e_ptr + b * NB + d), d, NB)
+    tl.atomic_min(ok_ptr + b, tl.where(tl.sum((good == 0).to(tl.int32)) == 0, 1, 0))
 
 
 @triton.jit
@@ -209,15 +214,17 @@ def panel(H, tau, V, T, G, precision, F, branch):
     shape = {"NB": NB, "TWO": two}
     BR, warps = TABLE["square"]
     square_kernel[(B, shares)](H, W, m, rows, *p, BR=BR, NB=NB, num_warps=warps)
-    eliminate_kernel[(B,)](W, H, S, e, ok, shares, *p, N0=N0, NB=NB, num_warps=4)
+    parts, options = alone(B, H.device)
+    eliminate_kernel[(B,)](W, H, S, e, ok, shares, *p, N0=N0, NB=NB, num_warps=4, **options)
     BR, warps = TABLE["vectors"]
     vectors_kernel[(B, shares)](
         H, F, S, e, W, squares, m, lo, rows, *p, *f,
         BR=BR, PRECISION=precision, num_warps=warps, num_stages=1, **shape,
     )  # fmt: skip
     limit = LIMIT * m * 2.0**-24
-    judge_kernel[(B,)](
-        W, squares, S, tau, T, G, ok, shares, limit, *t, N0=N0, num_warps=4, **shape
+    judge_kernel[(B, parts)](
+        W, squares, S, e, tau, T, G, ok, shares, limit, *t,
+        N0=N0, BC=NB // parts, num_warps=4, **shape, **options,
     )  # fmt: skip
     BM, warps = next(((BM, w) for BM, w in FALLBACK.items() if m <= BM), (0, 4))
     fallback_kernel[(B,)](
@@ -228,6 +235,13 @@ def panel(H, tau, V, T, G, precision, F, branch):
     with branch.fork(S, e, ok):
         own = F[..., NB if two else 0 :]
         finish_kernel[(B, cdiv(m, 64))](H, own, S, e, ok, m, lo, *p, *f, BR=64, NB=NB, num_warps=4)
+
+
+def alone(B, device):
+    """(programs that judge a panel, options of a launch) by how much room there is for each."""
+    if PARTS * B <= 2 * s06_update.processors(device):
+        return PARTS, {"maxnreg": REGISTERS}
+    return 1, {}
 
 
 def pays(B, m, n, replayed):

@@ -17,7 +17,7 @@ from qrlib.launches import Config, launches
 from qrlib.matrices import make
 from qrlib.stages import s06_update, s08_cholesky
 from qrlib.stages.s03_blocked import geqrf as mirrors
-from qrlib.stages.s06_update import NB
+from qrlib.stages.s06_update import N0, NB
 from qrlib.streams import Branch
 from qrlib.teach.ahead import length, schedule
 from qrlib.teach.figures.certify import Table
@@ -54,7 +54,10 @@ class Moment(NamedTuple):
 
 
 def moments(P=P43):
-    """[Moment] of a panel [m, N] that is one block, as `_block_row` goes through it, in float64."""
+    """[Moment] of a panel [m, N] that is one block, in float64.
+
+    As `_block_row` goes through it, where X is one row behind G.
+    """
     N = P.shape[1]
     X, left = P[:N], np.arange(2 * N) < N
     z = [np.concatenate(rows) for rows in zip(P.T @ P, X)]
@@ -191,8 +194,8 @@ class Part(NamedTuple):
     steps: int
 
 
-# one for each column
-STEPS = {"eliminate": NB, "judge": NB}
+# one for each column, and for each of a block where all blocks go at once
+STEPS = {"eliminate": NB, "judge": N0}
 
 
 def panel_parts(B, m):
@@ -424,10 +427,14 @@ def spent(results=None, mode="replay"):
 
 
 class Inner(NamedTuple):
-    """The innermost loop of a kernel that takes a root, one mirror: {family: instructions}."""
+    """The innermost loop of a kernel that takes roots.
+
+    counts, chain: {family: instructions} of all of it, and from its first root to its last.
+    """
 
     config: Config
     counts: dict
+    chain: dict
 
 
 @cache
@@ -436,15 +443,17 @@ def in_loop(stage, kernel, target="sm_90a"):
     for each in launches(stage, 640, 512, 512, target=target):
         if each.config.name == kernel:
             made = compile_config(each.config, target)
+            loops = [[it.name for it in made.plain if it.address in loop] for loop in made.loops]
             # roots and inverses have a unit of their own
-            roots = [it.address for it in made.plain if it.name == "MUFU"]
-            inside = [
-                [it.name for it in made.plain if it.address in loop]
-                for loop in made.loops
-                if any(address in loop for address in roots)
-            ]
+            inside = [names for names in loops if "MUFU" in names]
             if inside:
                 names = min(inside, key=len)
-                counts = families(Counter(names))
-                return Inner(each.config, {"all": len(names)} | counts)
+                last = len(names) - names[::-1].index("MUFU")
+                return Inner(
+                    each.config, _counts(names), _counts(names[names.index("MUFU") : last])
+                )
     raise ValueError(f"stage {stage} starts no {kernel} with a loop around a root")
+
+
+def _counts(names):
+    return {"all": len(names)} | families(Counter(names))

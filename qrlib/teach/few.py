@@ -16,6 +16,8 @@ from qrlib.teach.rounded import short
 # factors of W = V^T C and of V Z; "T": both factors of the small product between them, T^T W
 ONE = ("V in W", "C in W", "V in VZ", "Z in VZ")
 PLACES = (*ONE, "T")
+# what two products leave out of three: V is short in both
+TWO = ONE[::2]
 # float16 has 11 significant bits
 CUT = "fp16"
 
@@ -38,7 +40,7 @@ def geqrf(A, cut=ONE, *, nb=64):
     """A = Q R by stage 3 with updates that are cut. A: [B, m, n], torch; read. Returns QR(H, tau).
 
     Args:
-        cut: places of PLACES. ONE is one product of float16 numbers in place of three.
+        cut: places of PLACES. ONE is one product of float16 numbers in place of three, TWO is two.
     """
     if wrong := set(cut) - set(PLACES):
         raise ValueError(f"cut must be places of {', '.join(PLACES)}; got {sorted(wrong)}")

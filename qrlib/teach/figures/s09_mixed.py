@@ -10,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from qrlib import matrices
 from qrlib.compilelab import compile_config
 from qrlib.devices import DEVICES
 from qrlib.launches import launches
 from qrlib.matrices import BENCHMARK_CASES, make
 from qrlib.precision import FORMATS
 from qrlib.scaling import tile
-from qrlib.stages import stage
 from qrlib.stages.s06_update import NB
-from qrlib.stages.s09_mixed import LARGE, SPIKE
+from qrlib.stages.s09_mixed import LARGE, MEDIUM, SPIKE, products
 from qrlib.teach import few
 from qrlib.teach.figures.certify import Table, short
 from qrlib.teach.stepper import Frame, Stepper
@@ -30,7 +30,9 @@ GATE = 20
 # of a number that is rounded to nearest, in units of the unit roundoff, in the mean square
 CHANCE = 0.41
 SIZES = (128, 256, 512, 1024)
-CUTS = ((), *((place,) for place in few.ONE), ("T",), few.ONE)
+CUTS = ((), *((place,) for place in few.ONE), ("T",), few.TWO, few.ONE)
+# what stage 9 leaves out, by the precision of its products
+LEFT_OUT = {"fp16": few.ONE, "fp16x2": few.TWO, None: ()}
 
 
 class Found(NamedTuple):
@@ -68,7 +70,7 @@ def told(cut):
     """A cut in words."""
     if not cut:
         return "nothing cut"
-    return "all four of them" if set(cut) == set(few.ONE) else cut[0]
+    return {few.ONE: "all four of them", few.TWO: "V in both"}.get(cut, cut[0])
 
 
 def places_table(sizes=SIZES):
@@ -91,7 +93,7 @@ LINES = (
 )
 
 
-def products(cut):
+def counts(cut):
     """Products for W, for T^T W and for V Z."""
     first, last = few.terms(cut)
     return first, 1 if "T" in cut else 3, last
@@ -99,7 +101,7 @@ def products(cut):
 
 def places_frame(cut, n=512):
     """An update in three lines: which factors are cut, how many products, what it makes wrong."""
-    wrong, count = law(cut, n), products(cut)
+    wrong, count = law(cut, n), counts(cut)
     said = (
         f"{told(cut).capitalize()}: {sum(count[::2])} products over all rows, {count[1]} with T; "
         f"n times the error of a column is {wrong:.0f}."
@@ -138,7 +140,7 @@ def places_frame(cut, n=512):
 
 
 def places_stepper(n=512):
-    """Place by place, then all four."""
+    """Place by place, then two together, then all four."""
     frames = [places_frame(cut, n) for cut in CUTS]
     return Stepper(frames, "Cut", "The three products of an update, cut at one place or another.")
 
@@ -185,16 +187,15 @@ LAW_SIZES = (128, 192, 256, 384, 512, 768, 1024)
 
 
 def law_plot(sizes=LAW_SIZES):
-    """The factor ratio of a dense matrix against its size: one product, T cut, nothing cut."""
+    """The factor ratio of a dense matrix against its size: with one product, two and three."""
     shown = (
-        (few.ONE, "one product for each", "orange", None),
-        (("T",), "only *T* cut", "pink", "2 3"),
-        ((), "nothing cut", "blue", None),
+        (few.ONE, "one product", "orange", None),
+        (few.TWO, "two products", "pink", "6 3"),
+        ((), "three products", "blue", None),
     )
     values = {cut: [found(cut, n).factor for n in sizes] for cut, *_ in shown}
     said = "; ".join(
-        f"{words.replace('*', '')}: {short(values[cut][0])} to {short(values[cut][-1])}"
-        for cut, words, *_ in shown
+        f"{words}: {short(values[cut][0])} to {short(values[cut][-1])}" for cut, words, *_ in shown
     )
     axes = _Axes(
         300,
@@ -211,15 +212,21 @@ def law_plot(sizes=LAW_SIZES):
         axes.fig.polyline(points, color=color, width=2.2, dash=dash)
         for x, y in points:
             axes.fig.circle(x, y, 4, color=color, fill="paper" if dash else color)
-    by = [(axes.x(n), axes.y(chance(few.ONE) / n)) for n in (sizes[0], sizes[-1])]
-    axes.fig.polyline(by, color="ink", width=1, dash="1 4")
-    at = axes.x(170)
-    axes.fig.text(at, axes.y(4), "by chance (dotted), one product,", size=12, anchor="start")
-    axes.fig.text(at, axes.y(2.1), "and only *T* cut (dashed)", size=12, anchor="start")
-    axes.fig.text(at, axes.y(0.07), "nothing cut", size=12, anchor="start", color="blue")
-    axes.fig.line(axes.x(LARGE), axes.top, axes.x(LARGE), axes.bottom, color="green", dash="4 3")
-    axes.fig.text(axes.x(LARGE) - 6, axes.y(0.4), f"stage 9 from {LARGE} on", size=12,
-                  anchor="end", color="green", halo=True)  # fmt: skip
+    for cut in (few.ONE, few.TWO):
+        by = [(axes.x(n), axes.y(chance(cut) / n)) for n in (sizes[0], sizes[-1])]
+        axes.fig.polyline(by, color="ink", width=1, dash="1 4")
+    for words, y, color in (
+        ("one product", 60, "orange"),
+        ("two products, *V* cut", 4, "pink"),
+        ("three products", 0.07, "blue"),
+    ):
+        axes.fig.text(axes.x(170), axes.y(y), words, size=12, anchor="start", color=color)
+    for least, y in ((MEDIUM, 0.9), (LARGE, 0.3)):
+        axes.fig.line(axes.x(least), axes.top, axes.x(least), axes.bottom, color="green",
+                      dash="4 3")  # fmt: skip
+        words = f"{'two' if least == MEDIUM else 'one'} from {least} on"
+        axes.fig.text(axes.x(least) - 6, axes.y(y), words, size=12, anchor="end", color="green",
+                      halo=True)  # fmt: skip
     return axes.fig
 
 
@@ -307,6 +314,37 @@ def spike_plot(n=512):
     axes.fig.text(axes.x(2.2), axes.y(0.4), "three products", size=12, anchor="start",
                   color="blue")  # fmt: skip
     return axes.fig
+
+
+class Tried(NamedTuple):
+    """A matrix of no family: its largest spike, and its factor ratio with the few products."""
+
+    name: str
+    spike: float
+    ratio: float
+
+
+def strange(n):
+    """{name: A [1, n, n]} of LAPACK's types, statistics of optimizers, matrices with a name."""
+    rng = np.random.default_rng(1)
+    some = {f"lapack {t}": matrices.lapack_type(t, n, n) for t in matrices.LAPACK_TYPES}
+    some |= {"gram": matrices.gram(1, n), "gram, rank n/4": matrices.gram(1, n, rank=n // 4)}
+    some |= {name: getattr(matrices, name)(n)[None] for name in ("kahan", "hilbert", "vandermonde")}
+    some["signs"] = rng.choice([-1.0, 1.0], (1, n, n))
+    some["from 0 to 1"] = rng.random((1, n, n))
+    exchange = np.eye(n)[rng.permutation(n)]
+    some["an exchange of rows, nearly"] = exchange[None] + 1e-3 * rng.standard_normal((1, n, n))
+    return {name: torch.from_numpy(A.astype(np.float32)) for name, A in some.items()}
+
+
+@cache
+def tried(n=MEDIUM):
+    """[Tried] of all of them, as if they were flat."""
+    cut = LEFT_OUT[products(n)]
+    return [
+        Tried(name, float(few.spikes(A).max()), _of(A, cut).factor)
+        for name, A in strange(n).items()
+    ]
 
 
 # routes
@@ -404,15 +442,19 @@ def route_frame(step, batch=BATCH, n=LARGE):
         y = 22 + row * k
         fig.text(left, y + 9, it.name, size=13, anchor="start")
         wide = (right - left) / len(it.flags)
-        for p, flat in enumerate(it.flags):
-            box = left + p * wide, y + 20, wide - 0.8, 13
-            if at == 0:
-                fig.rect(*box, color="muted", width=0.6)
-            elif flat:
-                fig.rect(*box, color="green", width=0.6, fill="green", fill_opacity=0.25)
-            else:
-                # full height and dark: not told by colour alone
-                fig.rect(*box, color="orange", width=1.2, fill="orange")
+        places = [(flat or at == 0, left + p * wide) for p, flat in enumerate(it.flags)]
+        # full and dark where a flag is 0: not told by colour alone
+        look = (
+            {"color": "green", "fill": "green", "fill_opacity": 0.25} if at else {"color": "muted"}
+        )
+        for kind, how in ((True, look), (False, {"color": "orange", "fill": "orange"})):
+            boxes = [
+                f"M{x:.1f} {y + 20}h{wide - 0.8:.1f}v13h{0.8 - wide:.1f}z"
+                for flat, x in places
+                if flat == kind
+            ]
+            if boxes:
+                fig.path("".join(boxes), width=0.7, **how)
         if at >= 2:
             one = it.few or at == 3
             words, color = ("1 product", "green") if one else ("3 products", "orange")
@@ -439,26 +481,38 @@ def route_stepper(batch=BATCH, n=LARGE):
 # what the compiler makes of two routes, and what there is to gain
 
 
+def _routes(B, n, target):
+    """{words: Config} of the updates by two panels of stage 9, in the order of their launches."""
+    found = {}
+    for each in launches("s09_mixed", B, n, n, target=target):
+        constants = each.config.constexprs
+        if each.config.name == "routed_update_kernel" and constants["TWO"]:
+            flat, other = constants["FLAT"], constants["PRECISION"]
+            words = "both in one" if flat and other else f"{flat or other} alone"
+            found.setdefault(words, each.config)
+    return found
+
+
 @cache
-def compiled(target="sm_90a", B=60, n=1024):
-    """{stage: artifact} of the update by two panels, without a route and with it."""
-    made = {}
-    for name, kernel in (
-        ("s08_cholesky", "update_kernel"),
-        ("s09_mixed", "routed_update_kernel"),
-    ):
-        configs = (each.config for each in launches(stage(name), B, n, n, target=target))
-        config = next(c for c in configs if c.name == kernel and c.constexprs["TWO"])
-        made[name] = compile_config(config, target)
-    return made
+def compiled(target="sm_90a", n=1024):
+    """{words: artifact} of an update by two panels: few matrices, many, and no route at all."""
+    plain = next(
+        each.config
+        for each in launches("s08_cholesky", 60, n, n, target=target)
+        if each.config.name == "update_kernel" and each.config.constexprs["TWO"]
+    )
+    configs = {"stage 8": plain, **_routes(8, n, target), **_routes(60, n, target)}
+    return {words: compile_config(config, target) for words, config in configs.items()}
 
 
 class Bill(NamedTuple):
-    """Seconds at measured ceilings: bytes of all updates, their products by terms, T of these."""
+    """Seconds at measured ceilings: bytes of all updates, and arithmetic by products for each.
+
+    arithmetic: with 1, 2 and 3. small: that of T, in any of them.
+    """
 
     bytes: float
-    one: float
-    three: float
+    arithmetic: tuple
     small: float
 
 
@@ -473,21 +527,26 @@ def bill(B, n, device=H200):
         # T of either, and what the first has done to W of the second
         small += B * 3 * 2 * NB * NB * right
     seconds = 3 * small / rate["tf32"].value
-    one, three = (k * large / rate["fp16"].value + seconds for k in (1, 3))
-    return Bill(moved / rate["bandwidth"].value, one, three, seconds)
+    arithmetic = tuple(k * large / rate["fp16"].value + seconds for k in (1, 2, 3))
+    return Bill(moved / rate["bandwidth"].value, arithmetic, seconds)
 
 
 def bills(device=H200):
     """Every shape of the task that is large enough: predicted for a device."""
     rows = []
-    for B, n in dict.fromkeys((case.batch, case.n) for case in BENCHMARK_CASES if case.n >= LARGE):
-        it = bill(B, n, device)
-        us = (f"{1e6 * each:.0f}" for each in (it.bytes, it.three, it.one))
-        rows.append([f"{B} x {n}", *us, f"{100 * it.small / it.one:.0f} %"])
-    heads = ("matrices", "bytes", "three products", "one product", "T, of the last")
+    for B, n in dict.fromkeys((case.batch, case.n) for case in BENCHMARK_CASES if products(case.n)):
+        it, count = bill(B, n, device), few.terms(LEFT_OUT[products(n)])[0]
+        us = (
+            f"{1e6 * each:.0f}" for each in (it.bytes, it.arithmetic[2], it.arithmetic[count - 1])
+        )
+        rows.append(
+            [f"{B} x {n}", *us, str(count), f"{100 * it.small / it.arithmetic[count - 1]:.0f} %"]
+        )
+    heads = ("matrices", "bytes", "three products", "as routed", "products", "T, of these")
     return Table(f"updates by two panels, predicted for {device.name}, us", heads, rows)
 
 
 def reached():
-    """(cases of the task that are large enough, all cases)."""
-    return sum(case.n >= LARGE for case in BENCHMARK_CASES), len(BENCHMARK_CASES)
+    """{products for a flat matrix: cases of the task}."""
+    found = [few.terms(LEFT_OUT[products(case.n)])[0] for case in BENCHMARK_CASES]
+    return {count: found.count(count) for count in (1, 2, 3)}

@@ -430,6 +430,8 @@ def _geqrt3_launches(m, b):
 # of stages 5 to 8: columns of a narrow and of a wide panel, rows up to which a panel stays in
 # registers, rows of a slice of a taller one, rows up to which columns are scaled in one reading
 NARROW, WIDE, TALL, SLICE, ONCE = 16, 64, 2048, 256, 1024
+# of stage 9: so many matrices with so many columns have a launch for each of two routes
+APART, ROUTED = 32, 512
 # rows of stage 7's tiles, and the columns that it updates at a time; of more matrices than MANY,
 # only those of at most so many rows are one program each
 WHOLE, MANY, WHOLE_MANY = {32: 16, 64: 32, 128: 64, 256: 32, 512: 32}, 132, 192
@@ -519,8 +521,8 @@ def _wide(m, b, second):
     yield _Part("V and T", elements, products + joins, launches=2)
 
 
-def _two_wide_panels(B, m, n, nb, wide=_wide):
-    """Stage 6 for a batch that fills the chip.
+def _two_wide_panels(B, m, n, nb, wide=_wide, routes=1):
+    """Stage 6 for a batch that fills the chip. routes: launches for each update.
 
     A smaller one shares its rows among programs, and the update by two panels is several launches.
     """
@@ -535,10 +537,10 @@ def _two_wide_panels(B, m, n, nb, wide=_wide):
             p = min(j + WIDE, q)
             yield from wide(m - j, p - j, False)
             if p < q:
-                yield _update("update", m - j, q - p, WIDE, extra=q - p)
+                yield _update("update", m - j, q - p, WIDE, launches=routes, extra=q - p)
                 yield from wide(m - p, q - p, True)
             if q < n:
-                yield _update("update", m - j, n - q, q - j, extra=n - q)
+                yield _update("update", m - j, n - q, q - j, launches=routes, extra=n - q)
 
     return _put_together(parts())
 
@@ -619,6 +621,12 @@ def _cholesky(B, m, n, nb):
     return _two_wide_panels(B, m, n, nb, _reconstructed)
 
 
+def _mixed(B, m, n, nb):
+    """Stage 9: stage 8 with two routes. Products count once, and flags are next to nothing."""
+    routes = 2 if B >= APART and min(m, n) >= ROUTED else 1
+    return _two_wide_panels(B, m, n, nb, _reconstructed, routes)
+
+
 # a stage: its function (B, m, n, nb) -> _One, and its default nb; a new stage is one entry here
 PLANS = {
     "floor": (_floor, None),
@@ -630,6 +638,7 @@ PLANS = {
     "s06_update": (_two_wide_panels, None),
     "s07_whole": (_whole, None),
     "s08_cholesky": (_cholesky, None),
+    "s09_mixed": (_mixed, None),
 }
 
 

@@ -28,6 +28,7 @@ import wrong_s05
 import wrong_s06
 import wrong_s07
 import wrong_s08
+import wrong_s09
 
 import qrlib
 from qrlib import certificate, householder, matrices, model
@@ -879,6 +880,7 @@ WRONG = {
     **wrong_reconstruction.WRONG,
     **wrong_precision.WRONG,
     **wrong_s08.WRONG,
+    **wrong_s09.WRONG,
     **wrong_measure.WRONG,
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]

@@ -22,7 +22,7 @@ from qrlib.certificate import LAPACK
 from qrlib.householder import larfb, larft
 from qrlib.jit import quick_reductions
 from qrlib.launches import memory
-from qrlib.stages import s05_panel, s06_update, s07_whole, s08_cholesky, s10_blackwell
+from qrlib.stages import s05_panel, s06_update, s07_whole, s08_cholesky, s09_mixed, s10_blackwell
 from qrlib.tracer import trace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -31,6 +31,7 @@ STAGES = {
     "s06": s06_update,
     "s07": s07_whole,
     "s08": s08_cholesky,
+    "s09": s09_mixed,
     "s10": s10_blackwell,
 }
 # panels of stage 8 have at least 128 rows, and all of 64 columns; smaller ones are those of stage 6
@@ -91,7 +92,7 @@ def test_every_dot_names_its_precision():
         for line, named in dots(file.read_text(encoding="utf-8")):
             assert named, f"{file.name}:{line} does not name its precision"
             found[file.stem] = found.get(file.stem, 0) + 1
-    assert found["tiles"] == 4 and found["s06_update"] >= 5
+    assert found["tiles"] >= 5 and found["s06_update"] >= 5
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="products are looked at in the interpreter")

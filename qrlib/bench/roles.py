@@ -20,6 +20,8 @@ PRODUCTS = {
     "tf32": ("tf32", 1),
     "tf32x3": ("tf32", 3),
     "fp16x3": ("fp16", 3),
+    "fp16x2": ("fp16", 2),
+    "fp16": ("fp16", 1),
 }
 
 
@@ -33,6 +35,7 @@ class Kernel(NamedTuple):
     flops: the launch's arguments -> {format: Count}, for one matrix of its batch.
     more: the launch's arguments -> elements besides, of a tensor of which it needs a part.
     batch: a tensor with the batch in front, where it needs only parts.
+    idle: whether a launch has nothing to do.
     """
 
     role: str
@@ -41,6 +44,7 @@ class Kernel(NamedTuple):
     flops: Callable = lambda a: {}
     more: Callable = lambda a: 0
     batch: str = ""
+    idle: Callable = lambda a: False
 
 
 def _product(count, precision):
@@ -84,6 +88,15 @@ def _share(a):
 def _subtract(a):
     (kind, all_of_it), (share,) = *_update(a).items(), _share(a).values()
     return {kind: all_of_it + -1 * share}
+
+
+def _flat(role, reads, writes, flops):
+    """A line of stage 9, as if every matrix were flat: who is, is decided on the device."""
+
+    def few(a):
+        return flops(SimpleNamespace(**vars(a) | {"PRECISION": a.FLAT}))
+
+    return Kernel(role, f"{reads} flat", writes, few, idle=lambda a: a.FLAT is None)
 
 
 def _gram(a):
@@ -198,6 +211,9 @@ KERNELS = {
     "update_kernel": Kernel("update", "V T G C e", "C", _update),
     "share_kernel": Kernel("update", "V C", "W", _share),
     "subtract_kernel": Kernel("update", "V T G W C e", "C", _subtract),
+    "routed_update_kernel": _flat("update", "V T G C e", "C", _update),
+    "routed_share_kernel": _flat("update", "V C", "W", _share),
+    "routed_subtract_kernel": _flat("update", "V T G W C e", "C", _subtract),
     # W has room for more than it gets here, see vectors_kernel
     "square_kernel": Kernel("panel", "P", "", _square, lambda a: -(-a.m // a.rows) * a.NB**2),
     # and the top of the panel
@@ -240,6 +256,8 @@ def cost(name, given):
         return None, None
     kernel = KERNELS[name]
     a = SimpleNamespace(**{key.removesuffix("_ptr"): value for key, value in given.items()})
+    if kernel.idle(a):
+        return 0, {}
     moved = 0
     for names in (kernel.reads, kernel.writes):
         # one that is given in place of another which the kernel does not look at counts once

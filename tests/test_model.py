@@ -858,7 +858,8 @@ def test_a_matrix_is_one_program_where_the_stage_says_so():
 
 def test_sizes_of_the_plan_are_those_of_the_tables():
     """What to write into the model when a stage has other tiles."""
-    s05, s06 = stage("s05_panel"), stage("s06_update")
+    s05, s06, s09 = (stage(name) for name in ("s05_panel", "s06_update", "s09_mixed"))
+    assert (model.APART, model.ROUTED) == (s09.TOGETHER, s09.MEDIUM)
     assert model.NARROW == s05.NB == s06.N0 and model.WIDE == s06.NB
     assert (model.TALL, model.SLICE) == (max(s05.TABLE), tall.SLICE)
     assert {columns for _, columns, _, _ in s06.TABLE.values()} == {model.WIDE}

@@ -10,8 +10,8 @@ import triton.language as tl
 
 from qrlib import tiles
 
-# registers hold this many numbers of a matrix, so that it is read once
-TILE = 1 << 14
+# registers of 8 and of 16 warps hold this many numbers of a matrix, so that it is read once
+TILE, LARGE_TILE = 1 << 14, 1 << 15
 
 
 @triton.jit
@@ -110,8 +110,10 @@ def half_log2(m):
 def tile(m):
     """(rows, columns, warps) of a tile of `scale_kernel` for columns of m."""
     BR = max(32, next_power_of_2(m))
-    if BR * 16 > TILE:
+    if BR * 8 > LARGE_TILE:
         return 64, 64, 4
+    if BR * 16 > TILE:
+        return BR, LARGE_TILE // BR, 16
     return BR, min(64, TILE // BR), 8 if BR * 64 >= TILE else 4
 
 

@@ -323,7 +323,9 @@ def of_factor(V):
 KERNELS = update_kernel, share_kernel, subtract_kernel
 
 
-def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2, kernels=KERNELS, first=()):
+def update(
+    V, T, C, precision, *, G=None, e=None, done=0, fill=2, kernels=KERNELS, first=(), **constants
+):
     """C <- Q^T C in place, by one panel of up to 64 columns or by two.
 
     Args:
@@ -333,6 +335,7 @@ def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2, kernels=KERNEL
         done: rows that are R's from now on, and get the scale of A, if e is given.
         fill: of share_out.
         kernels: to take instead of the three, with `first` in front of their arguments.
+        constants: more of theirs.
     """
     B, m, n = C.shape
     two = V.shape[-1] > NB
@@ -348,7 +351,7 @@ def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2, kernels=KERNEL
     lo, v = of_factor(V)
     t, c = T.stride()[:2], C.stride()[:2]
     shape = {"NB": nk, "BC": BC, "TWO": two, "PRECISION": precision, "num_warps": warps}
-    shape["num_stages"] = stages
+    shape |= {"num_stages": stages, **constants}
     # the kernel does not look at it
     G = T if G is None else G
     last = 0 if e is None else e.stride(0)

@@ -15,8 +15,8 @@ from qrlib.devices import AXIS
 from qrlib.elimination import eliminate, larft, plus, stands, sum_upper
 from qrlib.fallback import fallback_kernel
 from qrlib.scaling import cdiv, scaled
-from qrlib.stages import s06_update, s07_whole
-from qrlib.stages.s06_update import N0, NB, SMALL, sum_shares
+from qrlib.stages import s06_update
+from qrlib.stages.s06_update import N0, NB, sum_shares
 
 # (rows of a tile, warps) of what sees all rows of a panel. This and the next two were chosen by
 # hand on one H200, 2026-11-30, Triton 3.6; again: change one, and time it by
@@ -36,7 +36,8 @@ LIMIT = 1.0
 
 @triton.jit
 def square_kernel(
-    P_ptr, W_ptr, m, rows, stride_pb, stride_pm, BR: tl.constexpr, NB: tl.constexpr
+    P_ptr, W_ptr, m, rows, stride_pb, stride_pm,
+    BR: tl.constexpr, NB: tl.constexpr, THIRDS: tl.constexpr,
 ):  # fmt: skip
     """W [B, shares, NB, NB]: shares of P^T P, from `rows` rows each."""
     b, share = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -46,12 +47,15 @@ def square_kernel(
     m = tl.minimum(rows, (m - begin).to(tl.int32))
     i, k, c = tl.arange(0, BR)[:, None], tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
     W = tl.zeros([NB, NB], tl.float32)
+    early = tl.load(P_ptr + i * stride_pm + c, mask=i < m, other=0.0)
     for r0 in range(0, m, BR):
-        P = tl.load(P_ptr + i * stride_pm + c, mask=i < m - r0, other=0.0)
-        # columns are of any length here, which float16 would not stand
-        W = tl.dot(tl.trans(P), P, W, input_precision=SMALL)
+        # the next rows are on their way while these are in products
+        P = early
         P_ptr += BR * stride_pm
-    tl.store(W_ptr + k * NB + c, W)
+        early = tl.load(P_ptr + i * stride_pm + c, mask=i < m - r0 - BR, other=0.0)
+        # columns are of any length here, which float16 would not stand
+        W = tiles.gram_of_any(P, W, THIRDS)
+    tl.store(W_ptr + k * NB + c, tiles.symmetric(W))
 
 
 # shares are many at the first panel and one at the last, and no kernel for each
@@ -100,29 +104,32 @@ def vectors_kernel(
     i1, i2 = tiles.parts(inverse * tiles.power_of_two(-e), PRECISION)
     lift = tiles.power_of_two(e)
     G, X = tl.zeros([NB, NB], tl.float32), tl.zeros([NB, NB], tl.float32)
-    squares = tl.zeros([1, NB], tl.float32)
+    squares = tl.zeros([BR, NB], tl.float32)
+    early = tl.load(P_ptr + i * stride_pm + c, mask=i < m, other=0.0)
     for r0 in range(0, m, BR):
         inside = i < m - r0
+        # the next rows are on their way while these are in products
+        P = early
+        P_ptr += BR * stride_pm
+        early = tl.load(P_ptr + i * stride_pm + c, mask=i < m - r0 - BR, other=0.0)
         if begin + r0 < NB:
             # the top is there
             V = tl.load(S_ptr + 6 * NB * NB + (begin + r0 + i) + c * NB)
         else:
-            P = tl.load(P_ptr + i * stride_pm + c, mask=inside, other=0.0)
             p1, p2 = tiles.parts(P * scale, PRECISION)
             V = tiles.product(p1, p2, i1, i2, tl.zeros([BR, NB], tl.float32), PRECISION)
             V = tiles.whole(V, PRECISION) * lift
         tiles.store_factor(F_ptr + i * stride_fm + c, lo, V, inside)
         # tau needs the last bit, and tensor cores cut theirs off
-        squares += tl.sum(V * V, axis=0, keep_dims=True)
+        squares += V * V
         v1, v2 = tiles.parts(V, PRECISION)
-        G = tiles.product(tl.trans(v1), tl.trans(v2), v1, v2, G, PRECISION)
+        G = tiles.gram(v1, v2, G, PRECISION)
         if TWO:
             u1, u2 = tiles.load_factor(F_ptr - NB + i * stride_fm + c, lo, inside, PRECISION)
             X = tiles.product(tl.trans(v1), tl.trans(v2), u1, u2, X, PRECISION)
-        P_ptr += BR * stride_pm
         F_ptr += BR * stride_fm
-    tl.store(squares_ptr + c, squares)
-    tl.store(W_ptr + k * NB + c, tiles.whole(G, PRECISION))
+    tl.store(squares_ptr + c, tl.sum(squares, axis=0, keep_dims=True))
+    tl.store(W_ptr + k * NB + c, tiles.symmetric(tiles.whole(G, PRECISION)))
     if TWO:
         tl.store(W_ptr + NB * NB + k * NB + c, tiles.whole(X, PRECISION))
 
@@ -213,7 +220,9 @@ def panel(H, tau, V, T, G, precision, F, branch):
     p, t = H.stride()[:2], (T.stride(0), tau.stride(0))
     shape = {"NB": NB, "TWO": two}
     BR, warps = TABLE["square"]
-    square_kernel[(B, shares)](H, W, m, rows, *p, BR=BR, NB=NB, num_warps=warps)
+    square_kernel[(B, shares)](
+        H, W, m, rows, *p, BR=BR, NB=NB, THIRDS=H.device.type == "cuda", num_warps=warps
+    )
     parts, options = alone(B, H.device)
     eliminate_kernel[(B,)](W, H, S, e, ok, shares, *p, N0=N0, NB=NB, num_warps=4, **options)
     BR, warps = TABLE["vectors"]
@@ -242,14 +251,6 @@ def alone(B, device):
     if PARTS * B <= 2 * s06_update.processors(device):
         return PARTS, {"maxnreg": REGISTERS}
     return 1, {}
-
-
-def pays(B, m, n, replayed):
-    """Whether panels, each at once, are faster than the one launch of stage 7.
-
-    What the line is worth for 40 matrices of 176 is in book/data/cases.json.
-    """
-    return not s07_whole.pays(B, m, n, replayed) or (replayed and max(m, n) > 160)
 
 
 def geqrf(A, *, precision="fp16x3"):

@@ -11,17 +11,22 @@ import torch
 import triton
 import triton.language as tl
 
+from qrlib import scaling
 from qrlib.compact import QR
-from qrlib.scaling import flags, scale
-from qrlib.stages import s06_update, s08_cholesky
+from qrlib.stages import s06_update
+from qrlib.stages.s08_cholesky import panel
 
-# columns from which on one product suffices, and the largest sqrt(m) |a|_2 / |a|_1 of a column a
-LARGE, SPIKE = 896, 2.0
+# columns from which on so many products suffice, and the largest sqrt(m) |a|_2 / |a|_1 of a column
+# a. Two products take V as float16 and C and Z whole
+LARGE, MEDIUM, SPIKE = 896, 512, 2.0
+# fewer matrices have both routes in one launch; more have a launch for each, with room for more
+# programs in that of few products
+TOGETHER = 32
 
 
 @triton.jit
 def _few(flat_ptr, parts):
-    """Whether one product will do for the matrix of this program."""
+    """Whether few products will do for the matrix of this program."""
     flat_ptr += tl.program_id(0).to(tl.int64) * parts
     at, flat = tl.arange(0, 64), tl.full([64], 1, tl.int32)
     for first in range(0, parts, 64):
@@ -34,41 +39,47 @@ def routed_update_kernel(
     flat_ptr, parts, V_ptr, T_ptr, G_ptr, C_ptr, e_ptr, m, n, nb, lo, done,
     stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
     BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
-    PRECISION: tl.constexpr, FIRST: tl.constexpr, EARLY: tl.constexpr,
+    FLAT: tl.constexpr, PRECISION: tl.constexpr, FIRST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """That of stage 6, with one product for each of its own where the matrix is flat."""
+    """That of stage 6, in precision FLAT where the matrix is flat. None: not in this launch."""
     if _few(flat_ptr, parts):
-        s06_update.update_kernel(
-            V_ptr, T_ptr, G_ptr, C_ptr, e_ptr, m, n, nb, lo, done,
-            stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
-            BR, NB, BC, TWO, "fp16", FIRST, EARLY,
-        )  # fmt: skip
+        if FLAT is not None:
+            s06_update.update_kernel(
+                V_ptr, T_ptr, G_ptr, C_ptr, e_ptr, m, n, nb, lo, done,
+                stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
+                BR=BR, NB=NB, BC=BC, TWO=TWO, PRECISION=FLAT, FIRST=FIRST, EARLY=EARLY,
+            )  # fmt: skip
     else:
-        s06_update.update_kernel(
-            V_ptr, T_ptr, G_ptr, C_ptr, e_ptr, m, n, nb, lo, done,
-            stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
-            BR, NB, BC, TWO, PRECISION, FIRST, EARLY,
-        )  # fmt: skip
+        if PRECISION is not None:
+            s06_update.update_kernel(
+                V_ptr, T_ptr, G_ptr, C_ptr, e_ptr, m, n, nb, lo, done,
+                stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
+                BR=BR, NB=NB, BC=BC, TWO=TWO, PRECISION=PRECISION, FIRST=FIRST, EARLY=EARLY,
+            )  # fmt: skip
 
 
 @triton.jit
 def routed_share_kernel(
     flat_ptr, parts, V_ptr, C_ptr, W_ptr, m, n, nb, lo, rows,
     stride_vb, stride_vm, stride_cb, stride_cm,
-    NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
+    NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr, FLAT: tl.constexpr,
     PRECISION: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """That of stage 6, routed."""
     if _few(flat_ptr, parts):
-        s06_update.share_kernel(
-            V_ptr, C_ptr, W_ptr, m, n, nb, lo, rows, stride_vb, stride_vm, stride_cb, stride_cm,
-            NB, BC, TWO, "fp16", FIRST,
-        )  # fmt: skip
+        if FLAT is not None:
+            s06_update.share_kernel(
+                V_ptr, C_ptr, W_ptr, m, n, nb, lo, rows,
+                stride_vb, stride_vm, stride_cb, stride_cm,
+                NB=NB, BC=BC, TWO=TWO, PRECISION=FLAT, FIRST=FIRST,
+            )  # fmt: skip
     else:
-        s06_update.share_kernel(
-            V_ptr, C_ptr, W_ptr, m, n, nb, lo, rows, stride_vb, stride_vm, stride_cb, stride_cm,
-            NB, BC, TWO, PRECISION, FIRST,
-        )  # fmt: skip
+        if PRECISION is not None:
+            s06_update.share_kernel(
+                V_ptr, C_ptr, W_ptr, m, n, nb, lo, rows,
+                stride_vb, stride_vm, stride_cb, stride_cm,
+                NB=NB, BC=BC, TWO=TWO, PRECISION=PRECISION, FIRST=FIRST,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -76,38 +87,58 @@ def routed_subtract_kernel(
     flat_ptr, parts, V_ptr, T_ptr, G_ptr, W_ptr, C_ptr, e_ptr, m, n, nb, lo, rows, done,
     stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
     BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TWO: tl.constexpr,
-    PRECISION: tl.constexpr,
+    FLAT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """That of stage 6, routed."""
     if _few(flat_ptr, parts):
-        s06_update.subtract_kernel(
-            V_ptr, T_ptr, G_ptr, W_ptr, C_ptr, e_ptr, m, n, nb, lo, rows, done,
-            stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
-            BR, NB, BC, TWO, "fp16",
-        )  # fmt: skip
+        if FLAT is not None:
+            s06_update.subtract_kernel(
+                V_ptr, T_ptr, G_ptr, W_ptr, C_ptr, e_ptr, m, n, nb, lo, rows, done,
+                stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
+                BR=BR, NB=NB, BC=BC, TWO=TWO, PRECISION=FLAT,
+            )  # fmt: skip
     else:
-        s06_update.subtract_kernel(
-            V_ptr, T_ptr, G_ptr, W_ptr, C_ptr, e_ptr, m, n, nb, lo, rows, done,
-            stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
-            BR, NB, BC, TWO, PRECISION,
-        )  # fmt: skip
+        if PRECISION is not None:
+            s06_update.subtract_kernel(
+                V_ptr, T_ptr, G_ptr, W_ptr, C_ptr, e_ptr, m, n, nb, lo, rows, done,
+                stride_vb, stride_vm, stride_tb, stride_tm, stride_cb, stride_cm, stride_eb,
+                BR=BR, NB=NB, BC=BC, TWO=TWO, PRECISION=PRECISION,
+            )  # fmt: skip
 
 
-def scaled(A, policy):
-    """(H, e, update): A scaled as for stage 6, and an update for a policy."""
-    B, m, n = A.shape
-    H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
-    if policy != "fast" or min(m, n) < LARGE:
-        scale(A, H, e)
-        return H, e, s06_update.update
-    flat = flags(A)
-    scale(A, H, e, flat, SPIKE)
-    kernels = routed_update_kernel, routed_share_kernel, routed_subtract_kernel
-    return H, e, partial(s06_update.update, kernels=kernels, first=(flat, flat.shape[-1]))
+KERNELS = routed_update_kernel, routed_share_kernel, routed_subtract_kernel
+
+
+def products(n):
+    """The precision in which flat matrices of n columns are updated, or None: as all others."""
+    return "fp16" if n >= LARGE else "fp16x2" if n >= MEDIUM else None
+
+
+def flags(A, policy):
+    """Memory for what `scale` says of each matrix, where a policy wants to know; or None."""
+    few = products(min(A.shape[1:])) if policy == "fast" else None
+    return None if few is None else scaling.flags(A)
+
+
+def router(flat, n):
+    """An update like that of stage 6 for matrices of n columns, by their flags; see `flags`."""
+    if flat is None:
+        return s06_update.update
+    few = products(n)
+    routed = partial(s06_update.update, kernels=KERNELS, first=(flat, flat.shape[-1]))
+
+    def update(V, T, C, precision, **options):
+        if C.shape[0] < TOGETHER:
+            routed(V, T, C, precision, FLAT=few, **options)
+            return
+        routed(V, T, C, None, FLAT=few, **options)
+        routed(V, T, C, precision, FLAT=None, **options)
+
+    return update
 
 
 def geqrf(A, *, policy="fast", precision="fp16x3"):
-    """A = Q R by the panels of stage 8 and updates of one product where that is enough.
+    """A = Q R by the panels of stage 8, and updates of one or two products where that is enough.
 
     Args:
         A: [B, m, n]. policy: "fp32" for three products everywhere.
@@ -116,7 +147,10 @@ def geqrf(A, *, policy="fast", precision="fp16x3"):
     Returns:
         QR(H, tau).
     """
-    H, e, update = scaled(A, policy)
-    tau = A.new_empty(A.shape[0], min(A.shape[1:]))
-    s06_update.factor(H, e, tau, precision, s08_cholesky.panel, update)
+    B, m, n = A.shape
+    H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
+    tau, flat = A.new_empty(B, min(m, n)), flags(A, policy)
+    scaling.scale(A, H, e, flat, SPIKE)
+    update = router(flat, min(m, n))
+    s06_update.factor(H, e, tau, precision, panel, update)
     return QR(H, tau)

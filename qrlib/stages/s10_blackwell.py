@@ -5,13 +5,14 @@ there, mirror by mirror, in `lanes`; a taller one is that of stage 8. Which it i
 it, is in a table.
 """
 
+import torch
 import triton
 import triton.language as tl
 
 from qrlib import lanes, tiles
 from qrlib.compact import QR
-from qrlib.scaling import half_log2, next_power_of_2, unscale
-from qrlib.stages import s06_update, s08_cholesky, s09_mixed
+from qrlib.scaling import half_log2, next_power_of_2, scale, unscale
+from qrlib.stages import s06_update, s07_whole, s08_cholesky, s09_mixed
 from qrlib.stages.s06_update import NB, SMALL, update
 from qrlib.streams import Branch
 
@@ -53,10 +54,17 @@ def whole_kernel(
     for i in tl.static_range(R):
         for g in tl.static_range(G):
             P = P + (parts[g][i],)
+    done = ()
     for g in tl.static_range(G):
         if g * Q < R * S:
-            P, T, tau = lanes.mirrors(P, (), tl.minimum(Q, k - g * Q), g, R, G, S, Q, False)
+            if S == 1:
+                rows, P, tau = lanes.mirrors_of_warp(P, g, R - g * Q, G, Q)
+                done = done + rows
+            else:
+                steps = tl.minimum(Q, k - g * Q)
+                P, tau = lanes.mirrors(P, steps, None, 0, g, R, G, S, Q, False)
             tl.store(tau_ptr + g * Q + q + s * 0, tau, mask=(g * Q + q < k) & (s == 0))
+    P = done + P
     for g in tl.static_range(G):
         c = g * Q + q
         X = lanes.group(P, g, BR, R, G, S, Q)
@@ -83,8 +91,6 @@ def panel_kernel(
     T_ptr += b * stride_tb
     tau_ptr += b * stride_taub
     s, q, r = tl.arange(0, S)[:, None], tl.arange(0, Q)[None, :], tl.arange(0, BR * S)[:, None]
-    k, c = tl.arange(0, HALF)[:, None], tl.arange(0, HALF)[None, :]
-    RT: tl.constexpr = (HALF + S - 1) // S
     for first in range(0, 2 * HALF, HALF):
         rows, columns = m - first, tl.minimum(HALF, nb - first)
         if (first > 0) & (columns > 0):
@@ -95,20 +101,18 @@ def panel_kernel(
             )  # fmt: skip
             tl.debug_barrier()
         at = H_ptr + first * (stride_hm + 1) + r * stride_hm + q
-        P, T = (), ()
-        parts = ()
+        P, parts = (), ()
         for g in tl.static_range(G):
             X = tl.load(at + g * Q, mask=(r < rows) & (g * Q + q < columns), other=0.0)
             parts = parts + (lanes.apart(X, BR, S, Q),)
         for i in tl.static_range(R):
             for g in tl.static_range(G):
                 P = P + (parts[g][i],)
-        for _ in tl.static_range(RT * G):
-            T = T + (tl.zeros([S, Q], tl.float32),)
+        own_T = T_ptr + first * (stride_tm + 1)
         for g in tl.static_range(G):
             # columns that begin below the last row have no mirror
             steps = tl.minimum(Q, tl.minimum(columns, rows) - g * Q)
-            P, T, tau = lanes.mirrors(P, T, steps, g, R, G, S, Q, True)
+            P, tau = lanes.mirrors(P, steps, own_T, stride_tm, g, R, G, S, Q, True)
             tl.store(tau_ptr + first + g * Q + q + s * 0, tau, mask=(q < steps) & (s == 0))
         for g in tl.static_range(G):
             inside = (r < rows) & (g * Q + q < columns)
@@ -117,10 +121,28 @@ def panel_kernel(
             V = tiles.unit_lower(X, r, g * Q + q)
             own = F_ptr + first * (stride_fm + 1) + r * stride_fm + g * Q + q
             tiles.store_factor(own, lo, V, inside)
-            own = T_ptr + first * (stride_tm + 1) + k * stride_tm + g * Q + q
-            tl.store(own, lanes.group(T, g, RT, RT, G, S, Q))
+        tl.debug_barrier()
+        _larft(own_T, tau_ptr + first, tl.minimum(columns, rows), stride_tm, HALF)
     tl.debug_barrier()
     _joined(F_ptr, T_ptr, m, nb - HALF, lo, stride_fm, stride_tm, HALF, PRECISION)
+
+
+@triton.jit(noinline=True)
+def _larft(T_ptr, tau_ptr, n, stride, NB: tl.constexpr):
+    """T [NB, NB] of n mirrors, from V^T V as it stands transposed under the diagonal of T.
+
+    Blocks T1 and T2 on the diagonal are joined to one: on their right stands -T1 (V1^T V2) T2.
+    """
+    k, c = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    X = tl.load(T_ptr + c * stride + k, mask=(k < c) & (c < n), other=0.0)
+    tau = tl.load(tau_ptr + c, mask=c < n, other=0.0)
+    T = tl.where(k == c, tau, 0.0)
+    for level in range(NB.bit_length() - 1):
+        right = (k >> (level + 1) == c >> (level + 1)) & (k >> level < c >> level)
+        XT = tl.dot(tl.where(right, X, 0.0), T, input_precision="ieee")
+        T -= tl.dot(T, XT, input_precision="ieee")
+    tl.debug_barrier()
+    tl.store(T_ptr + k * stride + c, T)
 
 
 @triton.jit(noinline=True)
@@ -240,24 +262,46 @@ def factor(H, e, tau, precision="fp16x3", update=update):
     unscale(H, e, NB)
 
 
-def geqrf(A, *, policy="fp32", precision="fp16x3"):
+def alone(m, n):
+    """Whether such a matrix is one launch of `whole_kernel`, which reads it once."""
+    BM, BN = max(32, next_power_of_2(m)), max(32, next_power_of_2(n))
+    return (max(BM, BN), BN) in WHOLE
+
+
+def launch(A, H, tau):
+    """H, tau of A [B, m, n], any strides, that `alone` says yes to."""
+    B, m, n = A.shape
+    BM, BN = max(32, next_power_of_2(m)), max(32, next_power_of_2(n))
+    warps, Q = WHOLE[max(BM, BN), BN]
+    R = max(BM, BN) * Q // (32 * warps)
+    whole_kernel[(B,)](A, H, tau, m, n, half_log2(m), *A.stride(), **named(warps, R, Q, BN // Q))
+
+
+def pays(B, m, n, replayed):
+    """Whether one launch of stage 7 is faster than panels.
+
+    What the line is worth for 40 matrices of 176 is in book/data/cases.json.
+    """
+    return s07_whole.pays(B, m, n, replayed) and not (replayed and max(m, n) > 160)
+
+
+def geqrf(A, *, policy="fp32", precision="fp16x3", whole=None):
     """A = Q R by what is fastest at its size. A: [B, m, n]. Returns QR(H, tau).
 
     Args:
-        policy: "fast" for one product where stage 9 has one.
+        policy: "fast" for one or two products where stage 9 has them.
         precision: of the products of an update; see tiles.product.
+        whole: True or False for one launch of stage 7, whatever pays.
     """
     B, m, n = A.shape
-    BM, BN = max(32, next_power_of_2(m)), max(32, next_power_of_2(n))
-    tau = A.new_empty(B, min(m, n))
-    if (max(BM, BN), BN) in WHOLE:
-        warps, Q = WHOLE[max(BM, BN), BN]
-        R = max(BM, BN) * Q // (32 * warps)
-        H = A.new_empty(B, m, n)
-        whole_kernel[(B,)](
-            A, H, tau, m, n, half_log2(m), *A.stride(), **named(warps, R, Q, BN // Q)
-        )
+    if alone(m, n):
+        H, tau = A.new_empty(B, m, n), A.new_empty(B, min(m, n))
+        launch(A, H, tau)
         return QR(H, tau)
-    H, e, by = s09_mixed.scaled(A, policy)
-    factor(H, e, tau, precision, by)
+    if pays(B, m, n, replayed=False) if whole is None else whole:
+        return s07_whole.geqrf(A, precision=precision, whole=True)
+    H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
+    tau, flat = A.new_empty(B, min(m, n)), s09_mixed.flags(A, policy)
+    scale(A, H, e, flat, s09_mixed.SPIKE)
+    s06_update.factor(H, e, tau, precision, panel, s09_mixed.router(flat, min(m, n)))
     return QR(H, tau)

@@ -274,9 +274,10 @@ def runs(A, stage):
             f"stage {stage} takes at most {COLUMNS} columns, for a grid has no more tiles of 16; "
             f"got {shape_of(A)}; use stage='s04_recursive'"
         )
+    from qrlib import tiles
     from qrlib.jit import interpreted
 
-    if A.device.type != "cuda" and not interpreted(module.tiles.geqr2):
+    if A.device.type != "cuda" and not interpreted(tiles.geqr2):
         raise RuntimeError(
             f"stage {stage} runs on an NVIDIA GPU; got a tensor on {A.device}; use A.cuda() where "
             "there is one, stage='auto', or Triton's interpreter, which is slow: set "

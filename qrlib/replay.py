@@ -98,7 +98,11 @@ class Plan:
             from qrlib.scaling import scale
 
             six, nine = _stage("s06_update"), _stage("s09_mixed")
-            factor = partial(six.factor, panel=getattr(module, "panel", six.panel))
+            factor = partial(
+                six.factor,
+                panel=getattr(module, "panel", six.panel),
+                corner=getattr(module, "corner", six.no_corner),
+            )
             e = A.new_empty(B, n, dtype=torch.int32)
             flags = nine.flags(A, self.precision if self.stage in POLICIES else "fp32")
             branches = max([1, *(k for matrices, k in BRANCHES if B >= matrices)])

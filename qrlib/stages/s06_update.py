@@ -414,11 +414,17 @@ def _scratch(B, m, precision, like):
     return F, like.new_empty(B, NB, NB), like.new_zeros(B, 2 * NB, NB)
 
 
-def factor(H, e, tau, precision="fp16x3", panel=panel, update=update):
+def no_corner(H, tau):
+    """False: a panel that nothing follows is a panel like all others."""
+    return False
+
+
+def factor(H, e, tau, precision="fp16x3", panel=panel, update=update, corner=no_corner):
     """H 2^e = Q R in place, and R in the scale of A; see scaling.scaled.
 
     Args:
         tau: [B, k], written. panel, update: called as those above.
+        corner: (H, tau of a panel that no columns follow) -> whether it has factored them.
     """
     B, m, n = H.shape
     k = min(m, n)
@@ -434,12 +440,14 @@ def factor(H, e, tau, precision="fp16x3", panel=panel, update=update):
         p, q = min(j + NB, k), min(j + 2 * NB, k)
         Vj, Fj = V[:, : m - j, : p - j], F[..., : m - j, : q - j]
         first = Fj[..., : p - j]
-        panel(H[:, j:, j:p], tau[:, j:p], Vj, T[:, :NB], None, precision, first, branch)
+        if p < n or not corner(H[:, j:, j:], tau[:, j:]):
+            panel(H[:, j:, j:p], tau[:, j:p], Vj, T[:, :NB], None, precision, first, branch)
         if p < q:
             update(Fj[..., :NB], T[:, :NB], H[:, j:, p:q], precision, e=e[:, p:q], done=NB)
             Vp = V[:, : m - p, : q - p]
             both = Fj[..., NB:, :]
-            panel(H[:, p:, p:q], tau[:, p:q], Vp, T[:, NB:], G, precision, both, branch)
+            if q < n or not corner(H[:, p:, p:], tau[:, p:]):
+                panel(H[:, p:, p:q], tau[:, p:q], Vp, T[:, NB:], G, precision, both, branch)
         branch.join()
         r = min(q + 2 * NB, n) if ahead else n
         if r < n:

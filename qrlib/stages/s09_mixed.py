@@ -22,6 +22,9 @@ LARGE, MEDIUM, SPIKE = 896, 512, 2.0
 # fewer matrices have both routes in one launch; more have a launch for each, with room for more
 # programs in that of few products
 TOGETHER = 32
+# of the pipeline of an update of few products, which has room for so many: chosen by hand on one
+# H200, 2026-11-30, Triton 3.6; again: python -m qrlib.bench --case 3 --precision fast --replay
+STAGES = 3
 
 
 @triton.jit
@@ -131,7 +134,7 @@ def router(flat, n):
         if C.shape[0] < TOGETHER:
             routed(V, T, C, precision, FLAT=few, **options)
             return
-        routed(V, T, C, None, FLAT=few, **options)
+        routed(V, T, C, None, FLAT=few, num_stages=STAGES, **options)
         routed(V, T, C, precision, FLAT=None, **options)
 
     return update

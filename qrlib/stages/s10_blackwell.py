@@ -1,8 +1,8 @@
 """Stage 10, a kernel for every size: a warp, a program, a panel in lanes, a Gram matrix. Triton.
 
-Up to 64 columns a matrix is one launch. A panel that fits the registers of one program is factored
-there, mirror by mirror, in `lanes`; a taller one is that of stage 8. Which it is, and what follows
-it, is in a table.
+Up to 64 columns a matrix is one launch, its rows in registers and its columns in lanes; so is the
+last corner of a larger one. A panel too short for stage 8 is factored in lanes, too; what follows
+a panel goes by the routes of stage 9.
 """
 
 import torch
@@ -11,37 +11,36 @@ import triton.language as tl
 
 from qrlib import lanes, tiles
 from qrlib.compact import QR
-from qrlib.scaling import half_log2, next_power_of_2, scale, unscale
+from qrlib.scaling import half_log2, next_power_of_2, scale
 from qrlib.stages import s06_update, s07_whole, s08_cholesky, s09_mixed
-from qrlib.stages.s06_update import NB, SMALL, update
-from qrlib.streams import Branch
+from qrlib.stages.s06_update import NB, SMALL
 
-# columns of a group of lanes, and (warps, tiles of rows, registers a thread) by the rows of a panel
-# of 64 columns: few kernels, for a compiler takes 5 to 10 s for each
-LANES = 16
-TABLE = {128: (4, 16, 128), 256: (4, 32, 168), 384: (8, 24, 128), 512: (8, 32, 128)}
+# of a panel in lanes: columns of a group, warps, registers a thread
+LANES, WARPS, REGISTERS = 16, 4, 128
 # (warps, lanes) of a whole matrix, by rows and columns
 WHOLE = {
     (32, 32): (1, 32), (64, 32): (1, 32), (128, 32): (4, 32), (256, 32): (8, 16),
     (512, 32): (8, 16), (64, 64): (2, 32), (128, 64): (4, 16), (256, 64): (8, 16),
     (512, 64): (8, 16),
 }  # fmt: skip
-# fewer matrices of at most so many rows have an update after each panel, others after two
-FEW, ROWS = 132, 512
 
 
 @triton.jit
 def whole_kernel(
     A_ptr, H_ptr, tau_ptr, m, n, log_m, stride_ab, stride_am, stride_an,
+    stride_hb, stride_hm, stride_taub,
     R: tl.constexpr, BR: tl.constexpr, G: tl.constexpr, S: tl.constexpr, Q: tl.constexpr,
 ):  # fmt: skip
-    """H, tau of A [m <= R S, n <= G Q], one matrix a program. BR: R, or the next power of two."""
+    """H, tau of A [m <= R S, n <= G Q], one matrix a program. BR: R, or the next power of two.
+
+    H may be A.
+    """
     b = tl.program_id(0).to(tl.int64)
     k = tl.minimum(m, n)
     s, q, r = tl.arange(0, S)[:, None], tl.arange(0, Q)[None, :], tl.arange(0, BR * S)[:, None]
     A_ptr += b * stride_ab
-    H_ptr += b * m * n
-    tau_ptr += b * k
+    H_ptr += b * stride_hb
+    tau_ptr += b * stride_taub
     parts, es = (), ()
     for g in tl.static_range(G):
         c = g * Q + q
@@ -69,7 +68,8 @@ def whole_kernel(
         c = g * Q + q
         X = lanes.group(P, g, BR, R, G, S, Q)
         X = tl.where(r <= c, X * tiles.power_of_two(es[g]), X)
-        tl.store(H_ptr + r * n + c, X, mask=(r < m) & (c < n))
+        H_ptrs = H_ptr + r.to(tl.int64) * stride_hm + c
+        tl.store(H_ptrs, X, mask=(r < m) & (c < n))
 
 
 @triton.jit
@@ -129,20 +129,25 @@ def panel_kernel(
 
 @triton.jit(noinline=True)
 def _larft(T_ptr, tau_ptr, n, stride, NB: tl.constexpr):
-    """T [NB, NB] of n mirrors, from V^T V as it stands transposed under the diagonal of T.
+    """T [NB, NB] of n mirrors, whose V^T V stands transposed under the diagonal of T.
 
-    Blocks T1 and T2 on the diagonal are joined to one: on their right stands -T1 (V1^T V2) T2.
+    T^-1 is V^T V above the diagonal, and 1 / tau on it: rows of T follow from the last one up.
     """
-    k, c = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
-    X = tl.load(T_ptr + c * stride + k, mask=(k < c) & (c < n), other=0.0)
-    tau = tl.load(tau_ptr + c, mask=c < n, other=0.0)
-    T = tl.where(k == c, tau, 0.0)
-    for level in range(NB.bit_length() - 1):
-        right = (k >> (level + 1) == c >> (level + 1)) & (k >> level < c >> level)
-        XT = tl.dot(tl.where(right, X, 0.0), T, input_precision="ieee")
-        T -= tl.dot(T, XT, input_precision="ieee")
+    k, q = tl.arange(0, NB)[:, None], tl.arange(0, NB)[None, :]
+    X = tl.load(T_ptr + k * stride + q, mask=(q < k) & (k < n), other=0.0)
+    inner = lanes.apart(X, NB, 1, NB)
+    tau = tl.load(tau_ptr + q, mask=q < n, other=0.0)
+    sums, T = (), ()
+    for _ in tl.static_range(NB):
+        sums = sums + (tl.zeros([1, NB], tl.float32),)
+    for c in tl.static_range(NB - 1, -1, -1):
+        T = (lanes.at_lane(tau, c) * tl.where(q == c, 1.0, sums[c]),) + T
+        more = ()
+        for i in tl.static_range(c):
+            more = more + (sums[i] - lanes.at_lane(inner[c], i) * T[0],)
+        sums = more
     tl.debug_barrier()
-    tl.store(T_ptr + k * stride + c, T)
+    tl.store(T_ptr + k * stride + q, lanes.together(T, NB, 1, NB))
 
 
 @triton.jit(noinline=True)
@@ -209,57 +214,27 @@ def cross_kernel(
     tl.store(G_ptr + b * NB * NB + k * NB + c, X)
 
 
-def named(warps, R, Q, G):
-    """What kernels in lanes are compiled for: R tiles of rows, and groups of Q lanes."""
+def named(warps, rows, Q, G):
+    """What kernels in lanes are compiled for: tiles for so many rows, and G groups of Q lanes."""
     S = 32 * warps // Q
+    R = rows // S
     return {"R": R, "BR": next_power_of_2(R), "G": G, "S": S, "Q": Q, "num_warps": warps}
 
 
 def panel(H, tau, V, T, G, precision, F, branch):
-    """As that of stage 8, and in lanes where registers of one program suffice for 64 columns."""
+    """As that of stage 8, and in lanes where that needs more rows."""
     B, m, nb = H.shape
-    if m > max(TABLE) or m * H.stride(1) >= 2**31:
+    if m >= 2 * NB or m * H.stride(1) >= 2**31:
         s08_cholesky.panel(H, tau, V, T, G, precision, F, branch)
         return
-    warps, R, registers = next(row for rows, row in TABLE.items() if m <= rows)
     lo, f = s06_update.of_factor(F)
     own = F if G is None else F[..., NB:]
     panel_kernel[(B,)](
         H, tau, own, T, m, nb, lo, *H.stride()[:2], *f, *T.stride()[:2], tau.stride(0),
-        PRECISION=precision, maxnreg=registers, **named(warps, R, LANES, NB // LANES // 2),
+        PRECISION=precision, maxnreg=REGISTERS, **named(WARPS, 2 * NB, LANES, NB // LANES // 2),
     )  # fmt: skip
     if G is not None:
         cross_kernel[(B,)](F, G, m, nb, lo, *f, BR=64, NB=NB, PRECISION=precision, num_warps=4)
-
-
-def factor(H, e, tau, precision="fp16x3", update=update):
-    """As that of stage 6, with an update after each panel where there are few matrices and rows.
-
-    The next panel's columns are updated first, and the others beside it.
-    """
-    B, m, n = H.shape
-    if B >= FEW or m > ROWS:
-        s06_update.factor(H, e, tau, precision, panel, update)
-        return
-    k = min(m, n)
-    branch = Branch()
-    sets = [
-        (s06_update.factors(B, m, precision, H)[..., :NB], H.new_empty(B, NB, NB)) for _ in range(2)
-    ]
-    for step, j in enumerate(range(0, k, NB)):
-        F, T = sets[step % 2]
-        p = min(j + NB, k)
-        q = min(p + NB, n)
-        Fj = F[..., : m - j, : p - j]
-        panel(H[:, j:, j:p], tau[:, j:p], None, T, None, precision, Fj, branch)
-        branch.join()
-        if p < n:
-            update(Fj, T, H[:, j:, p:q], precision, e=e[:, p:q], done=p - j)
-        if q < n:
-            with branch.fork():
-                update(Fj, T, H[:, j:, q:], precision, e=e[:, q:], done=p - j)
-    branch.join()
-    unscale(H, e, NB)
 
 
 def alone(m, n):
@@ -269,12 +244,22 @@ def alone(m, n):
 
 
 def launch(A, H, tau):
-    """H, tau of A [B, m, n], any strides, that `alone` says yes to."""
+    """H, tau of A [B, m, n], any strides, that `alone` says yes to; H may be A."""
     B, m, n = A.shape
     BM, BN = max(32, next_power_of_2(m)), max(32, next_power_of_2(n))
     warps, Q = WHOLE[max(BM, BN), BN]
-    R = max(BM, BN) * Q // (32 * warps)
-    whole_kernel[(B,)](A, H, tau, m, n, half_log2(m), *A.stride(), **named(warps, R, Q, BN // Q))
+    whole_kernel[(B,)](
+        A, H, tau, m, n, half_log2(m), *A.stride(), *H.stride()[:2], tau.stride(0),
+        **named(warps, max(BM, BN), Q, BN // Q),
+    )  # fmt: skip
+
+
+def corner(H, tau):
+    """Factor a panel that nothing follows in place, if it is small; says whether."""
+    small = alone(*H.shape[1:])
+    if small:
+        launch(H, H, tau)
+    return small
 
 
 def pays(B, m, n, replayed):
@@ -303,5 +288,6 @@ def geqrf(A, *, policy="fp32", precision="fp16x3", whole=None):
     H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
     tau, flat = A.new_empty(B, min(m, n)), s09_mixed.flags(A, policy)
     scale(A, H, e, flat, s09_mixed.SPIKE)
-    s06_update.factor(H, e, tau, precision, panel, s09_mixed.router(flat, min(m, n)))
+    update = s09_mixed.router(flat, min(m, n))
+    s06_update.factor(H, e, tau, precision, panel, update, corner)
     return QR(H, tau)

@@ -211,7 +211,7 @@ def shares(request, monkeypatch):
 
     monkeypatch.setattr(s06_update, "share_out", share_out)
     parts = 4 if request.param > 1 else 1
-    monkeypatch.setattr(s08_cholesky, "alone", lambda B, device: (parts, {}))
+    monkeypatch.setattr(s08_cholesky, "nearly_alone", lambda B, device: (parts, {}))
 
 
 def test_panels_are_a_block_reflector(shares, fell):

@@ -223,7 +223,7 @@ def panel(H, tau, V, T, G, precision, F, branch):
     square_kernel[(B, shares)](
         H, W, m, rows, *p, BR=BR, NB=NB, THIRDS=H.device.type == "cuda", num_warps=warps
     )
-    parts, options = alone(B, H.device)
+    parts, options = nearly_alone(B, H.device)
     eliminate_kernel[(B,)](W, H, S, e, ok, shares, *p, N0=N0, NB=NB, num_warps=4, **options)
     BR, warps = TABLE["vectors"]
     vectors_kernel[(B, shares)](
@@ -246,7 +246,7 @@ def panel(H, tau, V, T, G, precision, F, branch):
         finish_kernel[(B, cdiv(m, 64))](H, own, S, e, ok, m, lo, *p, *f, BR=64, NB=NB, num_warps=4)
 
 
-def alone(B, device):
+def nearly_alone(B, device):
     """(programs that judge a panel, options of a launch) by how much room there is for each."""
     if PARTS * B <= 2 * s06_update.processors(device):
         return PARTS, {"maxnreg": REGISTERS}

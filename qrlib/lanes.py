@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from qrlib import tiles
-from qrlib.elimination import at_lane
+from qrlib.elimination import SIGN, at_lane
 
 
 @triton.jit
@@ -50,23 +50,25 @@ def group(P, g: tl.constexpr, BR: tl.constexpr, R: tl.constexpr, G: tl.constexpr
 
 @triton.jit
 def larfg(alpha, sigma):
-    """(beta, scale, tau) as those of `tiles`, to the last bit or two.
+    """(beta, scale, tau) as those of `tiles`, to the last bit or two, and scale tau.
 
     A root and a quotient that are correctly rounded take branches; these take an instruction and a
-    step of Newton each.
+    step of Newton each, and that of the quotient, 1 / tau, does not wait for that of the root.
     """
     norm2 = alpha * alpha + sigma
     # not (>=): a NaN goes on and shows
     done = (sigma == 0) | (norm2 < tiles.TINY)
+    size = tl.abs(alpha)
     y = tl.rsqrt(norm2)
+    root = tl.rsqrt(1.0 + size * y)
     y *= 1.5 - 0.5 * norm2 * y * y
-    norm = norm2 * y
-    scale = tl.fdiv(1.0, tl.abs(alpha) + norm, ieee_rounding=False)
+    tau = 1.0 + size * y
+    quotient = root * root
+    quotient *= 2.0 - tau * quotient
     # the sign bit, for alpha may be -0.0
-    negative = tiles.bits_of(alpha) < 0
-    beta, scale = tl.where(negative, norm, -norm), tl.where(negative, -scale, scale)
-    tau = 1.0 + tl.abs(alpha) * y
-    return tl.where(done, alpha, beta), tl.where(done, 0.0, scale), tl.where(done, 0.0, tau)
+    y = tiles.from_bits(tiles.bits_of(y) ^ (tiles.bits_of(alpha) & SIGN))
+    beta, scale = tl.where(done, alpha, -norm2 * y), tl.where(done, 0.0, quotient * y)
+    return beta, scale, tl.where(done, 0.0, tau), tl.where(done, 0.0, y)
 
 
 @triton.jit
@@ -98,7 +100,7 @@ def over_rows(x, y, N: tl.constexpr):
 
 @triton.jit
 def _chains(x, P, first: tl.constexpr, h: tl.constexpr, R: tl.constexpr, G: tl.constexpr):
-    """The sum of x[i - first] P[i G + h] over i: four sums at a time, for none waits for another."""
+    """The sum of x[i - first] P[i G + h] over i, as four sums, for none waits for another."""
     totals = ()
     for i in tl.static_range(first, min(first + 4, R)):
         totals = totals + (x[i - first] * P[i * G + h],)
@@ -118,21 +120,21 @@ def _chains(x, P, first: tl.constexpr, h: tl.constexpr, R: tl.constexpr, G: tl.c
 
 @triton.jit
 def mirrors(
-    P, T, steps, g: tl.constexpr, R: tl.constexpr, G: tl.constexpr, S: tl.constexpr,
-    Q: tl.constexpr, WITH_T: tl.constexpr,
+    P, steps, X_ptr, stride, g: tl.constexpr, R: tl.constexpr, G: tl.constexpr, S: tl.constexpr,
+    Q: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """The first `steps` columns of group g, mirror by mirror. Returns P, T and tau [S, Q].
+    """The first `steps` columns of group g, mirror by mirror. Returns P and tau [S, Q].
 
     Args:
         P: compact on the left of group g, on its right as those mirrors have left it.
-        T: the rows of T [G Q, G Q], as P has its own, if WITH_T.
+        X_ptr: if INNER, row j becomes V^T v_j, on the left of the diagonal.
     """
     s, q = tl.arange(0, S)[:, None], tl.arange(0, Q)[None, :]
     # rows of tiles above `first` are done; from `below` on all rows are under the diagonal
     first: tl.constexpr = g * Q // S
     below: tl.constexpr = min(R, (g * Q + Q + S - 1) // S)
     # on the left of the group stands V, of which T wants to know
-    left: tl.constexpr = 0 if WITH_T else g
+    left: tl.constexpr = 0 if INNER else g
     # by its bits, for a constant 0 has no sign
     nothing = tiles.from_bits(tl.full([S, Q], -(2**31), tl.int32))
     tau = tl.zeros([S, Q], tl.float32)
@@ -156,19 +158,19 @@ def mirrors(
         # a tile of one row would be shared out to the warps, and come back through memory
         alpha = at_lane(tl.broadcast_to(rows[g - left], [S, Q]), l)
         sigma = at_lane(tl.broadcast_to(sums[g - left], [S, Q]), l)
-        beta, scale, tau_j = larfg(alpha, sigma)
+        beta, scale, tau_j, share = larfg(alpha, sigma)
         tau = tl.where(q == l, tau_j, tau)
         # z = v^T P; an entry x takes x `take` from its row, and in column j leaves v
         z, take, new = (), (), ()
         for h in tl.static_range(left, G):
             row = rows[h - left]
             z = z + (row + scale * sums[h - left],)
-            y = tau_j * z[h - left]
-            if h == g:
-                take = take + (tl.where(q > l, scale * y, tl.where(q == l, 1.0 - scale, 0.0)),)
-                new = new + (tl.where(q > l, row - y, tl.where(q == l, beta, row)),)
-            elif h > g:
-                take, new = take + (scale * y,), new + (row - y,)
+            if h >= g:
+                from_x, row = share * z[h - left], row - tau_j * z[h - left]
+                if h == g:
+                    from_x = tl.where(q > l, from_x, tl.where(q == l, 1.0 - scale, 0.0))
+                    row = tl.where(q > l, row, tl.where(q == l, beta, rows[h - left]))
+                take, new = take + (from_x,), new + (row,)
         P1 = ()
         for i in tl.static_range(R):
             for h in tl.static_range(G):
@@ -179,24 +181,83 @@ def mirrors(
                         p = tl.where(i * S + s == j, new[h - g], p)
                 P1 = P1 + (p,)
         P = P1
-        if WITH_T:
-            T = _larft_column(T, z, tau_j, l, g, G, S, Q)
-    return P, T, tau
+        if INNER:
+            for h in tl.static_range(g + 1):
+                tl.store(X_ptr + j * stride + h * Q + q + s * 0, z[h] + s * 0, mask=s == 0)
+    return P, tau
 
 
 @triton.jit
-def _larft_column(
-    T, z, tau_j, l, g: tl.constexpr, G: tl.constexpr, S: tl.constexpr, Q: tl.constexpr
+def mirror_of_warp(
+    P, tau, l, c: tl.constexpr, g: tl.constexpr, R: tl.constexpr, G: tl.constexpr, Q: tl.constexpr
 ):  # fmt: skip
-    """T with column j = g Q + l: -tau_j T z[:j] over tau_j, with z = V^T v_j."""
-    s, q = tl.arange(0, S)[:, None], tl.arange(0, Q)[None, :]
-    T1 = ()
-    for a in tl.static_range(len(T) // G):
-        t = T[a * G + g] * tl.where(q < l, z[g], 0.0)
-        for h in tl.static_range(g):
-            t += T[a * G + h] * z[h]
-        t = -tau_j * tl.sum(t, axis=1, keep_dims=True)
-        t = tl.where(a * S + s == g * Q + l, tau_j, t)
+    """Mirror l of group g, its diagonal in row c of R, where a tile is a row: nothing is masked."""
+    q = tl.arange(0, Q)[None, :]
+    x = ()
+    sigma = tl.zeros([1, Q], tl.float32)
+    for i in tl.static_range(c + 1, R):
+        x = x + (at_lane(P[i * G + g], l),)
+    if c + 1 < R:
+        sigma = _chains(x, x, 0, 0, R - c - 1, 1)
+    beta, scale, tau_l, share = larfg(at_lane(P[c * G + g], l), sigma)
+    # z = v^T P; an entry x takes x `take` from its row, and in column l leaves v
+    take, new = (), ()
+    for h in tl.static_range(g, G):
+        row = P[c * G + h]
+        z = row
+        if c + 1 < R:
+            z += scale * _chains(x, P, c + 1, h, R, G)
+        from_x, to = share * z, row - tau_l * z
+        if h == g:
+            from_x = tl.where(q > l, from_x, tl.where(q == l, 1.0 - scale, 0.0))
+            to = tl.where(q > l, to, tl.where(q == l, beta, row))
+        take, new = take + (from_x,), new + (to,)
+    P1 = ()
+    for i in tl.static_range(R):
         for h in tl.static_range(G):
-            T1 = T1 + (tl.where(q == l, t, T[a * G + h]) if h == g else T[a * G + h],)
-    return T1
+            p = P[i * G + h]
+            if i == c and h >= g:
+                p = new[h - g]
+            elif i > c and h >= g:
+                p -= x[i - c - 1] * take[h - g]
+            P1 = P1 + (p,)
+    return P1, tl.where(q == l, tau_l, tau)
+
+
+@triton.jit
+def mirrors_of_warp(
+    P, g: tl.constexpr, R: tl.constexpr, G: tl.constexpr, Q: tl.constexpr,
+    C: tl.constexpr = 4, N: tl.constexpr = 2,
+):  # fmt: skip
+    """The columns of group g. Returns the rows that are done, those that are not, and tau [1, Q].
+
+    P begins with the row of the first of them. C columns are one body of a loop, as its first rows;
+    then rows move up, so that one body is right N times. After it their number is less.
+    """
+    nothing = tl.zeros([1, Q], tl.float32)
+    tau = nothing
+    all_done = ()
+    for first in tl.static_range(0, min(Q, R), C * N):
+        done = _moved((), (), 0, C * N * G, nothing)
+        for step in range(N):
+            for c in tl.static_range(C):
+                P, tau = mirror_of_warp(P, tau, first + step * C + c, c, g, R - first, G, Q)
+            done = _moved(done, P, C * G, C * N * G, nothing)
+            P = _moved(P, (), C * G, (R - first) * G, nothing)
+        all_done = all_done + done
+        P = _moved(P, (), 0, (R - first - C * N) * G, nothing)
+    return all_done, P, tau
+
+
+@triton.jit
+def _moved(a, b, start: tl.constexpr, length: tl.constexpr, nothing):
+    """So many of a[start:] + b, and what is missing is nothing."""
+    moved = ()
+    for i in tl.static_range(start, start + length):
+        if i < len(a):
+            moved = moved + (a[i],)
+        elif i - len(a) < len(b):
+            moved = moved + (b[i - len(a)],)
+        else:
+            moved = moved + (nothing,)
+    return moved

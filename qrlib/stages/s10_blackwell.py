@@ -161,9 +161,10 @@ def _second_half(
         F_ptr, C_ptr, c, m, n, NB, lo, stride_fm, stride_cm, 64, NB, NB, False, PRECISION
     )  # fmt: skip
     W, X = s06_update.through_t(T_ptr, T_ptr, W, X, NB, stride_tm, NB, False)
+    # 64 rows would be tensor memory on Blackwell, which only a kernel itself can have
     s06_update.subtract(
         F_ptr, W, X, C_ptr, None, c, m, n, NB, lo, 0, stride_fm, stride_cm,
-        64, NB, NB, False, PRECISION,
+        32, NB, NB, False, PRECISION,
     )  # fmt: skip
 
 

@@ -63,7 +63,16 @@ class TestRoles:
     SHAPES = [
         (name, B, m, m)
         for name in TRITON
-        for B, m in ((640, 512), (60, 1024), (8, 2048), (2, 4096), (64, 2100), (40, 352), (20, 32))
+        for B, m in (
+            (640, 512),
+            (60, 1024),
+            (8, 2048),
+            (2, 4096),
+            (64, 2100),
+            (40, 352),
+            (20, 32),
+            (640, 300),
+        )
     ] + [("orgqr", 20, 32, 32), ("ormqr", 20, 300, 300)]
 
     def test_every_kernel_of_every_stage_has_one_and_every_line_a_kernel(self):
@@ -98,6 +107,9 @@ class TestRoles:
             ("s07_whole", 640, 20, 20),
             ("s08_cholesky", 640, 512, 512),
             ("s08_cholesky", 500, 300, 200),
+            ("s10_blackwell", 640, 512, 512),
+            ("s10_blackwell", 640, 300, 500),
+            ("s10_blackwell", 20, 32, 32),
         ),
     )
     def test_flops_are_those_of_the_plan(self, name, B, m, n):

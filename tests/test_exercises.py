@@ -29,6 +29,7 @@ import wrong_s06
 import wrong_s07
 import wrong_s08
 import wrong_s09
+import wrong_s10
 
 import qrlib
 from qrlib import certificate, householder, matrices, model
@@ -881,6 +882,7 @@ WRONG = {
     **wrong_precision.WRONG,
     **wrong_s08.WRONG,
     **wrong_s09.WRONG,
+    **wrong_s10.WRONG,
     **wrong_measure.WRONG,
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]

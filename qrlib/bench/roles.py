@@ -119,6 +119,14 @@ def _whole(a):
     return _with(panels, _product(updates, a.PRECISION))
 
 
+def _whole_in_lanes(a):
+    return {"fp32": geqr2(*a.A.shape[1:])}
+
+
+def _cross(a):
+    return _product(gemm(a.nb, a.NB, a.m), a.PRECISION)
+
+
 def _square(a):
     return _product(model.square(a.m), "tf32x3")
 
@@ -218,8 +226,8 @@ KERNELS = {
     "square_kernel": Kernel("panel", "P", "", _square, lambda a: -(-a.m // a.rows) * a.NB**2),
     # and the top of the panel
     "eliminate_kernel": Kernel("panel", "", "S e ok", _eliminate, lambda a: _upper(a) + a.NB**2),
-    # W^-1 and the top of V, which takes the place of that of the panel
-    "vectors_kernel": Kernel("panel", "P e", "F W squares", _vectors, lambda a: a.NB**2),
+    # W^-1, and the top of V
+    "vectors_kernel": Kernel("panel", "P e", "F W squares", _vectors, lambda a: 2 * a.NB**2),
     "judge_kernel": Kernel("panel", "squares e ok", "tau T G ok", _judge, _judged),
     # as if all panels stood
     "fallback_kernel": Kernel("panel", "ok"),
@@ -229,8 +237,14 @@ KERNELS = {
     "tiny_kernel": Kernel("whole", "A", "H tau", lambda a: {"fp32": geqr2(*a.A.shape[1:])}),
     # of C = None it makes the identity itself
     "mirrors_kernel": Kernel("whole", "tau C", "Q", _mirrors, _below),
+    "cross_kernel": Kernel("panel", "F", "G", _cross),
     "blocks_kernel": Kernel("blocks", flops=_v_products, more=_v, batch="H"),
     "factors_kernel": Kernel("blocks", "tau", "", _t_inverses, _t),
+}
+# those of stage 10 have the names of others, and their columns in Q lanes
+IN_LANES = {
+    "panel_kernel": Kernel("panel", "H", "H tau F T", _panel),
+    "whole_kernel": Kernel("whole", "A", "H tau", _whole_in_lanes),
 }
 # the stages' own are above; these are patterns in the names of torch's
 TORCH = ((r"FillFunctor|Memset|Memcpy|copy_kernel", "fill"),)
@@ -252,9 +266,9 @@ def cost(name, given):
     Args:
         given: {parameter: value} of the launch, tensors and constants.
     """
-    if name not in KERNELS:
+    kernel = (IN_LANES if "Q" in given else KERNELS).get(name)
+    if kernel is None:
         return None, None
-    kernel = KERNELS[name]
     a = SimpleNamespace(**{key.removesuffix("_ptr"): value for key, value in given.items()})
     if kernel.idle(a):
         return 0, {}

@@ -36,7 +36,8 @@ CHAPTERS = {
     "12": "precision",
     "13": "s08_cholesky",
     "14": "s09_mixed",
-    "15": "measure",
+    "15": "s10_blackwell",
+    "16": "measure",
 }
 # the same the other way round: an exercise called by the name of its chapter, as "measure.2", keeps
 # that name when chapters are put before it, and its number follows

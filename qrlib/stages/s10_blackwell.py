@@ -16,7 +16,7 @@ from qrlib.stages import s06_update, s07_whole, s08_cholesky, s09_mixed
 from qrlib.stages.s06_update import NB, SMALL
 
 # of a panel in lanes: columns of a group, warps, registers a thread
-LANES, WARPS, REGISTERS = 16, 4, 128
+LANES, WARPS, REGISTERS = 16, 4, 255
 # (warps, lanes) of a whole matrix, by rows and columns
 WHOLE = {
     (32, 32): (1, 32), (64, 32): (1, 32), (128, 32): (4, 32), (256, 32): (8, 16),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from qrlib.teach.exercises.s10_blackwell import mirror_in_lanes
+from qrlib.teach.exercises.s10_blackwell import one_mirror
 
 
 def banks(*, count=32, same=False, total=False):
@@ -79,7 +79,7 @@ WRONG = {
         "nothing below": (mirror(keep=True), "and scale x_i below it"),
         "no tau": (mirror(tau=1.0), "tau = 1 - alpha / beta"),
         "no question": (mirror(zero=False), "there is no mirror"),
-        "an array": (lambda P, j: (np.stack(mirror_in_lanes(P, j)[0]), 1.0), "a list of 5 rows"),
+        "an array": (lambda P, j: (np.stack(one_mirror(P, j)[0]), 1.0), "a list of 5 rows"),
     },
     "s10_blackwell.3": {
         "one after the other": (lambda c: sum(busy(c)), "the busiest decides"),

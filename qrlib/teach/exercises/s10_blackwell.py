@@ -38,7 +38,7 @@ def _takes(words, what, hint):
 # s10_blackwell.2
 
 
-def mirror_in_lanes(P, j):
+def one_mirror(P, j):
     """Mirror j of a matrix whose rows are in registers. Returns (P, tau).
 
     P: a list of m arrays [n], one a row, float64; lane q has entry q of each. On the left of column
@@ -77,13 +77,13 @@ def _pair(found, m, n):
     return list(P), number("tau", tau)
 
 
-def _one_mirror(j):
+def _mirror_is_right(j):
     def step(answer):
         P = _rows(5, 4)
         for done in range(j):
-            P, _ = mirror_in_lanes(P, done)
+            P, _ = one_mirror(P, done)
         got, tau = _pair(answer([row.copy() for row in P], j, about=f"5 x 4, j = {j}"), 5, 4)
-        right, right_tau = mirror_in_lanes(P, j)
+        right, right_tau = one_mirror(P, j)
         for i, (mine, its) in enumerate(zip(got, right)):
             if not close(mine, its, 1e-9):
                 q = int(np.argmax(np.abs(mine - its)))
@@ -267,9 +267,9 @@ EXERCISES = (
     Exercise(
         id="s10_blackwell.2",
         kind="implement",
-        title="a mirror in lanes (mirror_in_lanes)",
+        title="a mirror in lanes (one_mirror)",
         task="""
-            Write mirror_in_lanes(P, j) for a list P of m rows, each a NumPy array [n] of float64:
+            Write one_mirror(P, j) for a list P of m rows, each a NumPy array [n] of float64:
             make mirror j from column j below row j, and apply it to the columns on its right.
             Return the new list and tau. Every lane knows x, the entries of column j below row j.
             For z = v^T P it needs its own column and one pass:
@@ -278,10 +278,10 @@ EXERCISES = (
 
             Column j gets beta and v = scale x. If x is zero, nothing changes and tau is 0.
         """,
-        solution=mirror_in_lanes,
+        solution=one_mirror,
         steps=(
-            ("the first mirror", _one_mirror(0)),
-            ("the third mirror", _one_mirror(2)),
+            ("the first mirror", _mirror_is_right(0)),
+            ("the third mirror", _mirror_is_right(2)),
             ("nothing to do", _zero_tail),
             ("a whole matrix", _all_mirrors),
         ),

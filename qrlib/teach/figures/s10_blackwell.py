@@ -14,7 +14,7 @@ from qrlib.matrices import BENCHMARK_CASES
 from qrlib.replay import BRANCHES
 from qrlib.stages import s10_blackwell as ten
 from qrlib.stages.s09_mixed import products
-from qrlib.teach.exercises.s10_blackwell import cycles, mirror_in_lanes, turns
+from qrlib.teach.exercises.s10_blackwell import cycles, one_mirror, turns
 from qrlib.teach.figures.certify import Table
 from qrlib.teach.figures.ladder import duration
 from qrlib.teach.figures.measure import named
@@ -58,7 +58,7 @@ def moments(A=P43):
         sums = tuple(sum(entry * row for entry, row in zip(x, P[j + 1 :])))
         found.append(Moment(tuple(P), j, "sent", x))
         found.append(Moment(tuple(P), j, "summed", x, sums))
-        P, tau = mirror_in_lanes(P, j)
+        P, tau = one_mirror(P, j)
         found.append(Moment(tuple(P), j, "done", tau=tau))
     return found
 

@@ -214,6 +214,9 @@ def test_a_mean_is_of_all_cases_or_is_not_there():
     results = Results(measured.provenance, measured.protocol, some)
     *_, mean, times = figures.score_table(results).rows
     assert mean[1:] == ["900 \u00b5s", "not measured", "9 \u00b5s"] and times[3] == "100"
+    assert "not measured" in figures.a_column(results)
+    more = Results(measured.provenance, measured.protocol, rows("auto", "fp32", "replay", 16.0))
+    assert "0.50 us a column" in figures.a_column(more)
     results = Results(measured.provenance, measured.protocol, some[:-1])
     *_, mean, times = figures.score_table(results).rows
     assert mean[3] == "not measured" and times[3] == "-"

@@ -473,6 +473,16 @@ def score_table(results, stage="auto"):
     return Table(f"the twelve cases, {results.where()}", heads, rows)
 
 
+def a_column(results, stage="auto"):
+    """What a column of the smallest case takes, its launch and all, beside one of chapter 7."""
+    case = min(BENCHMARK_CASES, key=lambda case: case.n)
+    us = _median(results, stage=stage, precision="fp32", mode="replay", **case._asdict())
+    chapter_7 = f"{1e6 * H200.measured['column'].value:.2f} us in the panel of chapter 7"
+    if us is None:
+        return f"{named(case)}: not measured; a column takes {chapter_7}"
+    return f"{named(case)}: {us / case.n:.2f} us a column, start and all; {chapter_7}"
+
+
 def predicted_table(published, device=B200):
     """What the model says of a device, beside the best that was published for it."""
     runs = [run["us"] for run in published["runs"] if run["gpu"] == device.name]

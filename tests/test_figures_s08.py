@@ -210,7 +210,10 @@ def test_beside_says_what_to_measure_where_nothing_was(with_stage_8):
 def test_spent_is_the_stored_profile_and_what_the_page_says_of_it():
     found = load(figures.PROFILE)
     rows = figures.spent().rows
-    assert [row[0] for row in rows] == [figures.named(row) for row in found.find(mode="replay")]
+    several = [row for row in found.find(mode="replay", precision="fp32") if row["n"] > 64]
+    assert [row[0] for row in rows] == [figures.named(row) for row in several]
     panel, update = ([float(row[k]) for row in rows] for k in (5, 6))
-    assert min(panel + update) > 2 and max(update) < 4
-    assert panel == sorted(panel) and panel[0] < 4 and panel[-1] > 20
+    # nothing is at a ceiling; from 640 matrices of 512 on panels are further from it where there
+    # are fewer
+    assert min(panel + update) > 2 and max(update) <= 5
+    assert panel[2:] == sorted(panel[2:]) and panel[2] < 4 and panel[-1] > 15

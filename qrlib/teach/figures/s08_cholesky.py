@@ -393,9 +393,9 @@ def beside(results=None, mode="replay"):
     """
     results = load(CASES) if results is None else results
     rows = []
-    for row in results.find(stage=STAGE, mode=mode):
+    for row in results.find(stage=STAGE, mode=mode, precision="fp32"):
         key = {name: row[name] for name in ("batch", "n", "family", "cond", "precision")}
-        six = [each for each in results.find(stage="s06_update", mode=mode, **key) if each["ok"]]
+        six = results.find(stage="s06_update", mode=mode, ok=True, **key)
         if not (row["ok"] and six):
             continue
         old, new = six[0]["median_us"], row["median_us"]
@@ -414,8 +414,11 @@ def spent(results=None, mode="replay"):
     with what its bytes and its arithmetic would take at the measured ceilings."""
     results = load(PROFILE) if results is None else results
     rows = []
-    for row in results.find(mode=mode):
+    for row in results.find(mode=mode, precision="fp32"):
         by = {each["role"]: each for each in row["profile"]["roles"]}
+        if not by.keys() >= set(ROLES):
+            # one launch, which is all of them
+            continue
         parts = (f"{100 * by[role]['share']:.0f} %" for role in ROLES)
         times = (f"{by[role]['times']:.1f}" for role in ROLES[:2])
         rows.append([named(row), duration(row["median_us"]), *parts, *times])

@@ -36,11 +36,12 @@ def geqrf(A, *, stage="auto", precision="fp32", out=None):
         A: [..., m, n], torch tensor or NumPy array, any strides; read. float32 and float64;
             float16 and bfloat16 are factored in float32. A DTensor may be sharded on the batch.
         stage: one of qrlib.STAGES, or "auto", which looks at device, dtype and shape only. On a
-            CPU "auto" is LAPACK, called through torch or NumPy; on a GPU it is the fastest stage
+            CPU "auto" is LAPACK, called through torch or NumPy; on a GPU it is "s10_blackwell"
             for float32, and "s04_recursive" for float64. A NumPy array takes "auto" or
             "s01_mirror"; stages from "s05_panel" on take float32 on a GPU.
         precision: "fp32", as accurate as LAPACK; "fast", which has the gate of the task to keep and
-            may use its slack. Both have float32 in and out; no stage uses that slack so far.
+            uses its slack in stages 9 and 10, for matrices of at least 512 columns that have no
+            spikes. Both have float32 in and out.
         out: a pair (H, tau) to write into, of the result's shapes and dtype, sharing no memory
             with A.
 

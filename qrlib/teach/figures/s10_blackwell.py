@@ -449,7 +449,7 @@ def rungs_table(results, stages=("s08_cholesky", "s09_mixed", STAGE)):
     for stage in ("torch", *stages):
         times = (_median(results, stage=stage, precision=p, mode=mode) for p, mode in WAYS)
         rows.append([stage, *map(_said, times)])
-    heads = ("", *(f"{p}, {'called' if mode == 'eager' else 'replayed'}" for p, mode in WAYS))
+    heads = ("rung", *(f"{p}, {'called' if mode == 'eager' else 'replayed'}" for p, mode in WAYS))
     return Table(f"{case[0]} x {case[1]} {case[3]}: {results.where()}", heads, rows)
 
 

@@ -89,10 +89,13 @@ class Plan:
             # a launch costs less here than where it comes from Python
             whole = module.pays(B, m, n, replayed=True)
             geqrf, by_updates = partial(geqrf, whole=whole), not whole
-        H, tau, tasks = A.new_empty(B, m, n), A.new_empty(B, min(m, n)), []
-        self._buffers, self._result = (H, tau), lambda: QR(H, tau)
-        if hasattr(module, "alone") and module.alone(m, n):
-            # one launch reads A where it is, and a graph would have it copied
+        one_launch = hasattr(module, "alone") and module.alone(m, n)
+        tasks = []
+        if one_launch or (by_updates and A.numel() >= COPIED):
+            H, tau = A.new_empty(B, m, n), A.new_empty(B, min(m, n))
+            self._buffers, self._result = (H, tau), lambda: QR(H, tau)
+        if one_launch:
+            # it reads A where it is, and a graph would have it copied
             self._fill = lambda A: module.launch(A, H, tau)
         elif by_updates and A.numel() >= COPIED:
             from qrlib.scaling import scale

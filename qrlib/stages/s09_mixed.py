@@ -141,6 +141,16 @@ def router(flat, n):
     return update
 
 
+def factored(A, policy, precision, panel, corner=s06_update.no_corner):
+    """QR of A by the loop of stage 6, with updates by the routes of a policy."""
+    B, m, n = A.shape
+    H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
+    tau, flat = A.new_empty(B, min(m, n)), flags(A, policy)
+    scaling.scale(A, H, e, flat, SPIKE)
+    s06_update.factor(H, e, tau, precision, panel, router(flat, min(m, n)), corner)
+    return QR(H, tau)
+
+
 def geqrf(A, *, policy="fast", precision="fp16x3"):
     """A = Q R by the panels of stage 8, and updates of one or two products where that is enough.
 
@@ -151,10 +161,4 @@ def geqrf(A, *, policy="fast", precision="fp16x3"):
     Returns:
         QR(H, tau).
     """
-    B, m, n = A.shape
-    H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
-    tau, flat = A.new_empty(B, min(m, n)), flags(A, policy)
-    scaling.scale(A, H, e, flat, SPIKE)
-    update = router(flat, min(m, n))
-    s06_update.factor(H, e, tau, precision, panel, update)
-    return QR(H, tau)
+    return factored(A, policy, precision, panel)

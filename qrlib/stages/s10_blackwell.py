@@ -5,13 +5,12 @@ last corner of a larger one. A panel too short for stage 8 is factored in lanes,
 a panel goes by the routes of stage 9.
 """
 
-import torch
 import triton
 import triton.language as tl
 
 from qrlib import lanes, tiles
 from qrlib.compact import QR
-from qrlib.scaling import half_log2, next_power_of_2, scale
+from qrlib.scaling import half_log2, next_power_of_2
 from qrlib.stages import s06_update, s07_whole, s08_cholesky, s09_mixed
 from qrlib.stages.s06_update import NB, SMALL
 
@@ -238,20 +237,25 @@ def panel(H, tau, V, T, G, precision, F, branch):
         cross_kernel[(B,)](F, G, m, nb, lo, *f, BR=64, NB=NB, PRECISION=precision, num_warps=4)
 
 
+def _tile(m, n):
+    """(rows, columns) that lanes have for such a matrix, which is square or tall for them."""
+    BN = max(32, next_power_of_2(n))
+    return max(BN, next_power_of_2(m)), BN
+
+
 def alone(m, n):
     """Whether such a matrix is one launch of `whole_kernel`, which reads it once."""
-    BM, BN = max(32, next_power_of_2(m)), max(32, next_power_of_2(n))
-    return (max(BM, BN), BN) in WHOLE
+    return _tile(m, n) in WHOLE
 
 
 def launch(A, H, tau):
     """H, tau of A [B, m, n], any strides, that `alone` says yes to; H may be A."""
     B, m, n = A.shape
-    BM, BN = max(32, next_power_of_2(m)), max(32, next_power_of_2(n))
-    warps, Q = WHOLE[max(BM, BN), BN]
+    BM, BN = _tile(m, n)
+    warps, Q = WHOLE[BM, BN]
     whole_kernel[(B,)](
         A, H, tau, m, n, half_log2(m), *A.stride(), *H.stride()[:2], tau.stride(0),
-        **named(warps, max(BM, BN), Q, BN // Q),
+        **named(warps, BM, Q, BN // Q),
     )  # fmt: skip
 
 
@@ -286,9 +290,4 @@ def geqrf(A, *, policy="fp32", precision="fp16x3", whole=None):
         return QR(H, tau)
     if pays(B, m, n, replayed=False) if whole is None else whole:
         return s07_whole.geqrf(A, precision=precision, whole=True)
-    H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
-    tau, flat = A.new_empty(B, min(m, n)), s09_mixed.flags(A, policy)
-    scale(A, H, e, flat, s09_mixed.SPIKE)
-    update = s09_mixed.router(flat, min(m, n))
-    s06_update.factor(H, e, tau, precision, panel, update, corner)
-    return QR(H, tau)
+    return s09_mixed.factored(A, policy, precision, panel, corner)

@@ -128,6 +128,9 @@ def _cross(a):
 
 
 def _square(a):
+    # of three bfloat16 parts four products tell all; see tiles.gram_of_any
+    if a.THIRDS:
+        return {"bf16": 4 * model.square(a.m)}
     return _product(model.square(a.m), "tf32x3")
 
 
@@ -136,7 +139,11 @@ def _eliminate(a):
 
 
 def _vectors(a):
-    return _with(model.lengths(a.m), _product(model.vectors(a.m, a.TWO), a.PRECISION))
+    products = _product(model.vectors(a.m, a.TWO), a.PRECISION)
+    if a.PRECISION == "fp16x3":
+        # V^T V takes two of its three; see tiles.gram
+        products = {"fp16": products["fp16"] + -1 * model.square(a.m)}
+    return _with(model.lengths(a.m), products)
 
 
 def _judge(a):

@@ -17,7 +17,6 @@ import triton.language as tl  # noqa: E402
 import qrlib  # noqa: E402
 from qrlib import api, apply, compilelab  # noqa: E402
 from qrlib.householder import larft  # noqa: E402
-from qrlib.jit import quick_reductions  # noqa: E402
 from qrlib.launches import launches, memory  # noqa: E402
 from qrlib.stages import s06_update  # noqa: E402
 from qrlib.tracer import trace  # noqa: E402
@@ -25,7 +24,10 @@ from qrlib.tracer import trace  # noqa: E402
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 2.0**-23
 # the interpreter computes in NumPy, which warns of each NaN that a test puts in
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.usefixtures("quick"),
+]
 interpreted = pytest.mark.skipif(DEVICE == "cuda", reason="looks into the interpreter")
 both_ways = pytest.mark.parametrize("transpose", (False, True))
 
@@ -42,12 +44,6 @@ FEW = (
 )
 # one block of one column, a whole one, two with a last of one, of all, three
 MANY = ((257, 1, 1), (70, 64, 64), (130, 65, 65), (150, 140, 135))
-
-
-@pytest.fixture(autouse=True)
-def _quick():
-    with quick_reductions():
-        yield
 
 
 @pytest.fixture

@@ -11,20 +11,16 @@ from tables import FAMILIES, assert_as_good_as_lapack, batch_of, normal  # noqa:
 
 import qrlib  # noqa: E402
 from qrlib.certificate import LAPACK  # noqa: E402
-from qrlib.jit import quick_reductions  # noqa: E402
 from qrlib.launches import launches  # noqa: E402
 from qrlib.stages import s07_whole  # noqa: E402
 from qrlib.stages import s10_blackwell as ten  # noqa: E402
 from qrlib.stages.s09_mixed import MEDIUM  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-@pytest.fixture(autouse=True)
-def _quick():
-    with quick_reductions():
-        yield
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.usefixtures("quick"),
+]
 
 
 def launched(A):

@@ -11,19 +11,15 @@ from tables import batch_of, normal  # noqa: E402
 
 import qrlib  # noqa: E402
 from qrlib import scaling  # noqa: E402
-from qrlib.jit import quick_reductions  # noqa: E402
 from qrlib.stages import s09_mixed  # noqa: E402
 from qrlib.stages.s09_mixed import LARGE, MEDIUM, SPIKE  # noqa: E402
 from qrlib.teach import few  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-@pytest.fixture(autouse=True)
-def _quick():
-    with quick_reductions():
-        yield
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.usefixtures("quick"),
+]
 
 
 def flagged(A):

@@ -20,7 +20,6 @@ import qrlib
 from qrlib import matrices, scaling, tall
 from qrlib.certificate import LAPACK
 from qrlib.householder import larfb, larft
-from qrlib.jit import quick_reductions
 from qrlib.launches import memory
 from qrlib.stages import s05_panel, s06_update, s07_whole, s08_cholesky, s09_mixed, s10_blackwell
 from qrlib.tracer import trace
@@ -37,15 +36,12 @@ STAGES = {
 # panels of stage 8 have at least 128 rows, and all of 64 columns; smaller ones are those of stage 6
 SIZES = dict.fromkeys(STAGES, (18, 18)) | {"s08": (130, 66), "s10": (80, 70)}
 # the interpreter computes in NumPy, which warns of each NaN that a test puts in
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.usefixtures("quick"),
+]
 each_stage = pytest.mark.parametrize("stage", STAGES)
 each_size = pytest.mark.parametrize("stage, m, n", [(s, *size) for s, size in SIZES.items()])
-
-
-@pytest.fixture(autouse=True)
-def _quick():
-    with quick_reductions():
-        yield
 
 
 def geqrf(stage, A, **options):

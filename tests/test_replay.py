@@ -97,6 +97,22 @@ def test_the_panels_of_a_plan_are_those_of_its_stage(plan, monkeypatch, name):
 
 
 @pretended
+@pytest.mark.parametrize("copied", (0, 1 << 40))
+@pytest.mark.parametrize("precision", ("fp32", "fast"))
+@pytest.mark.parametrize(
+    "name, shape", (("s09_mixed", (3, 20, 18)), ("s10_blackwell", (1, 70, 170)))
+)
+def test_a_plan_asks_for_its_precision(plan, monkeypatch, name, shape, precision, copied):
+    """In the graph that is made of updates, and in that of the whole of geqrf."""
+    nine, seen = stage("s09_mixed"), []
+    flags = nine.flags
+    monkeypatch.setattr(nine, "flags", lambda A, policy: seen.append(policy) or flags(A, policy))
+    monkeypatch.setattr(replay, "COPIED", copied)
+    plan(shape, stage=name, precision=precision)
+    assert set(seen) == {precision}
+
+
+@pretended
 @pytest.mark.parametrize("name", ("s06_update", "s04_recursive"))
 def test_any_batch_shape_and_any_strides(plan, name):
     A = normal(2, 36, 20, 2).permute(3, 0, 2, 1)[..., ::2]

@@ -19,12 +19,13 @@ from qrlib.checks import (
     shape_of,
 )
 from qrlib.compact import QR, flat, namespace, unpack_r
+from qrlib.devices import AXIS
 from qrlib.sharding import on_shards
-from qrlib.stages import TRITON
+from qrlib.stages import POLICIES, TRITON
 from qrlib.stages import stage as _stage
 
-# of a matrix in a Triton stage: an axis of a grid ends at 65535, a tile may have 16 columns only
-COLUMNS = 65535 * 16
+# of a matrix in a Triton stage, whose tiles may have 16 columns only
+COLUMNS = 16 * AXIS
 
 
 @on_shards
@@ -35,11 +36,12 @@ def geqrf(A, *, stage="auto", precision="fp32", out=None):
         A: [..., m, n], torch tensor or NumPy array, any strides; read. float32 and float64;
             float16 and bfloat16 are factored in float32. A DTensor may be sharded on the batch.
         stage: one of qrlib.STAGES, or "auto", which looks at device, dtype and shape only. On a
-            CPU "auto" is LAPACK, called through torch or NumPy; on a GPU it is the fastest stage
+            CPU "auto" is LAPACK, called through torch or NumPy; on a GPU it is "s10_blackwell"
             for float32, and "s04_recursive" for float64. A NumPy array takes "auto" or
             "s01_mirror"; stages from "s05_panel" on take float32 on a GPU.
         precision: "fp32", as accurate as LAPACK; "fast", which has the gate of the task to keep and
-            may use its slack. Both have float32 in and out; no stage uses that slack so far.
+            uses its slack in stages 9 and 10, for matrices of at least 512 columns that have no
+            spikes. Both have float32 in and out.
         out: a pair (H, tau) to write into, of the result's shapes and dtype, sharing no memory
             with A.
 
@@ -61,7 +63,7 @@ def geqrf(A, *, stage="auto", precision="fp32", out=None):
     check_numbers("A", A)
     check_precision(precision)
     A = _widened(A)
-    found = _factored(A, stage)
+    found = _factored(A, stage, precision)
     return found if out is None else QR(*_written(out, found, A))
 
 
@@ -172,7 +174,7 @@ def qr(A, mode="reduced", *, positive_diag=False, stage="auto", precision="fp32"
     dtype, A = A.dtype, _widened(A)
     m, n = A.shape[-2:]
     if isinstance(A, np.ndarray) or not differentiated(A):
-        found = form(A, mode, positive_diag, stage)
+        found = form(A, mode, positive_diag, stage, precision)
     elif mode == "complete" and m > n:
         raise RuntimeError(
             f"A requires a gradient, and the last {m - n} columns of Q [..., {m}, {m}] have none: "
@@ -181,7 +183,7 @@ def qr(A, mode="reduced", *, positive_diag=False, stage="auto", precision="fp32"
     else:
         from qrlib.gradient import reduced
 
-        Q, R = reduced(A, positive_diag, stage)
+        Q, R = reduced(A, positive_diag, stage, precision)
         found = (R,) if mode == "r" else (Q, R)
     if out is not None:
         found = _written((out,) if mode == "r" else out, found, A)
@@ -212,9 +214,9 @@ def orthogonalize(A, *, positive_diag=False, stage="auto", precision="fp32"):
     return qr(A, positive_diag=positive_diag, stage=stage, precision=precision)[0]
 
 
-def form(A, mode, positive_diag, stage):
+def form(A, mode, positive_diag, stage, precision):
     """(Q, R), or (R,) for mode "r", of A [..., m, n], which has been checked."""
-    H, tau = _factored(A, stage)
+    H, tau = _factored(A, stage, precision)
     m, n = A.shape[-2:]
     k = min(m, n)
     xp = namespace(A)
@@ -247,12 +249,9 @@ def _written(out, found, A):
     return tuple(out)
 
 
-def auto_stage(A, replayed=False):
-    """The name of the stage that is fastest for such an A [B, m, n] on a GPU."""
-    if str(A.dtype) == "torch.float64":
-        return "s04_recursive"
-    by_panels = _stage("s08_cholesky").pays(*A.shape, replayed)
-    return "s08_cholesky" if by_panels else "s07_whole"
+def auto_stage(A):
+    """The name of the stage for such an A on a GPU: that which chooses by its shape."""
+    return "s04_recursive" if str(A.dtype) == "torch.float64" else "s10_blackwell"
 
 
 def runs(A, stage):
@@ -276,9 +275,10 @@ def runs(A, stage):
             f"stage {stage} takes at most {COLUMNS} columns, for a grid has no more tiles of 16; "
             f"got {shape_of(A)}; use stage='s04_recursive'"
         )
+    from qrlib import tiles
     from qrlib.jit import interpreted
 
-    if A.device.type != "cuda" and not interpreted(module.tiles.geqr2):
+    if A.device.type != "cuda" and not interpreted(tiles.geqr2):
         raise RuntimeError(
             f"stage {stage} runs on an NVIDIA GPU; got a tensor on {A.device}; use A.cuda() where "
             "there is one, stage='auto', or Triton's interpreter, which is slow: set "
@@ -306,15 +306,17 @@ def refuse(A, stage, module):
         ) from error
 
 
-def factor(A, stage):
-    """QR of a tensor A [B, m, n] by the stage of that name."""
+def factor(A, stage, precision):
+    """QR of a tensor A [B, m, n] by the stage of that name, in a precision where it has several."""
     if stage == "auto":
         if A.device.type == "cpu":
             return _lapack_torch(A)
         stage = auto_stage(A)
     module = runs(A, stage)
     with refuse(A, stage, module):
-        return _through_numpy(module, A) if stage == "s01_mirror" else module.geqrf(A)
+        if stage == "s01_mirror":
+            return _through_numpy(module, A)
+        return module.geqrf(A, policy=precision) if stage in POLICIES else module.geqrf(A)
 
 
 def _widened(A):
@@ -324,12 +326,12 @@ def _widened(A):
     return A.astype(np.float32) if isinstance(A, np.ndarray) else A.float()
 
 
-def _factored(A, stage):
+def _factored(A, stage, precision):
     """QR of A [..., m, n], which has been checked."""
     if not isinstance(A, np.ndarray):
         from qrlib import ops
 
-        return QR(*ops.geqrf(A, stage))
+        return QR(*ops.geqrf(A, stage, precision))
     H, tau = _lapack_numpy(flat(A)) if stage == "auto" else runs(A, stage).geqrf(flat(A))
     return QR(H.reshape(A.shape), tau.reshape(*A.shape[:-2], min(A.shape[-2:])))
 

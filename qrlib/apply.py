@@ -135,17 +135,14 @@ def factors_kernel(
         G = sum_shares(W_ptr, own, c, NB, shares, 1, 2, NB, NB)
         tl.store(G_ptr + pair * NB * NB + at, G)
     G = sum_shares(W_ptr, own, c, NB, shares, 0, 2, NB, NB)
-    # V^T V takes the place of its first share, and what is scratch that of V^T U
+    # V^T V takes the place of its first share, and tau that of its diagonal
     W_ptr += own * shares * 2 * NB * NB
-    Y_ptr = W_ptr + NB * NB
-    own_tau = Y_ptr + N0 * NB
     j = _place(s, blocks, TRANSPOSE) * NB + c
     tau = tl.load(tau_ptr + b * stride_taub + j.to(tl.int64) * stride_tauk, mask=j < k, other=0.0)
     tl.debug_barrier()
-    tl.store(W_ptr + at, G)
-    tl.store(own_tau + c, tau)
+    tl.store(W_ptr + at, tl.where(r == c, tau, G))
     tl.debug_barrier()
-    larft(W_ptr, T_ptr, Y_ptr, own_tau, N0, NB)
+    larft(W_ptr, T_ptr, N0, NB)
     if not TRANSPOSE:
         # updates take the transpose of what they are given
         tl.debug_barrier()
@@ -210,14 +207,15 @@ def _few(H, tau):
 def ormqr(H, tau, C, *, transpose=False, precision="fp16x3"):
     """Q C, or Q^T C. H: [B, m, n] and tau: [B, k], compact. C: [B, m, p]; all read, any strides.
 
-    A column of C has an error of a few eps of its own length, and keeps to itself what is not
-    finite in it.
+    A column of C keeps to itself what is not finite in it.
 
     Args:
         precision: of the products; see tiles.product.
 
-    Cost: 4mpk - 2pk^2 flops a matrix; C is read twice and written once for 128 mirrors. Source:
-    LAPACK xORMQR.
+    Cost: 4mpk - 2pk^2 flops a matrix; C is read twice and written once for 128 mirrors. Accuracy:
+    of its length a column of C loses a few eps, as by LAPACK, and to tensor cores about eps / 4
+    each of the 3m/16 + 48 times that they add to a sum, for there they cut off and do not round:
+    up to m eps / 10 of a tall one. Source: LAPACK xORMQR.
     """
     p, k = C.shape[-1], tau.shape[-1]
     if p > WIDE:
@@ -237,7 +235,8 @@ def orgqr(H, tau, *, precision="fp16x3"):
     """The first n columns of Q. H: [B, m, n], m >= n; tau: [B, k], k <= n. Returns [B, m, n].
 
     From the last block to the first, so that a block meets only columns that are no longer those
-    of the identity. Cost: 4mnk - 2(m + n)k^2 + 4k^3/3 flops a matrix. Source: LAPACK xORGQR.
+    of the identity. Cost: 4mnk - 2(m + n)k^2 + 4k^3/3 flops a matrix. Accuracy: as ormqr.
+    Source: LAPACK xORGQR.
     """
     if few := _few(H, tau):
         return one_by_one(H, tau, None, H.shape[-1], *few, False)

@@ -225,14 +225,8 @@ def residuals(A, H, tau):
     tau = xp.where(finite[:, None], _float64(tau), 0.0)
     A = _float64(A)
     identity = xp.broadcast_to(_eye_like(A, m)[:, :k], (B, m, k))
-    wrong = _lengths(xp.triu(H) - _apply_q(H, tau, A, transpose=True))
-    length = _lengths(A)
-    factor = _ratio(_largest(wrong), _largest(length))
-    columnwise = _largest(_ratio(wrong, length))
-    Q = _apply_q(H, tau, identity, transpose=False)
-    orthogonality = _largest(_lengths(Q.swapaxes(-1, -2) @ Q - _eye_like(A, k)))
-    found = (xp.where(finite, x, np.inf) for x in (factor, orthogonality, columnwise))
-    return *found, finite
+    wrong = xp.triu(H) - _apply_q(H, tau, A, transpose=True)
+    return _found(wrong, A, _apply_q(H, tau, identity, transpose=False), finite)
 
 
 def of_product(A, Q, R=None):
@@ -249,9 +243,16 @@ def of_product(A, Q, R=None):
     A, Q = _float64(A), _float64(Q)
     R = xp.triu(Q.swapaxes(-1, -2) @ A) if R is None else _float64(R)
     finite = xp.isfinite(Q).all((-2, -1)) & xp.isfinite(R).all((-2, -1))
-    wrong, length = _lengths(A - Q @ R), _lengths(A)
-    factor, columnwise = _ratio(_largest(wrong), _largest(length)), _largest(_ratio(wrong, length))
+    return _found(A - Q @ R, A, Q, finite)
+
+
+def _found(wrong, A, Q, finite):
+    """What residuals returns, from what is wrong of A, and Q; inf where not finite."""
+    wrong, length = _lengths(wrong), _lengths(A)
+    factor = _ratio(_largest(wrong), _largest(length))
+    columnwise = _largest(_ratio(wrong, length))
     orthogonality = _largest(_lengths(Q.swapaxes(-1, -2) @ Q - _eye_like(A, Q.shape[-1])))
+    xp = namespace(A)
     found = (xp.where(finite, x, np.inf) for x in (factor, orthogonality, columnwise))
     return *found, finite
 

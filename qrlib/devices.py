@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 KIB, MIB = 2**10, 2**20
+# programs on an axis of a grid, but for the first; from the CUDA guide
+AXIS = 65535
 
 SOURCES = {
     "T4 datasheet": "NVIDIA, T4 Tensor Core GPU, datasheet, 2019",

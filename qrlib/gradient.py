@@ -12,15 +12,15 @@ from qrlib.householder import matmul
 
 
 class Reduced(torch.autograd.Function):
-    """(A, positive_diag, stage) -> (Q, R), as `api.form` gives them."""
+    """(A, positive_diag, stage, precision) -> (Q, R), as `api.form` gives them."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(A, positive_diag, stage):
+    def forward(A, *asked):
         # torch gives no forward derivative to a result that is a view, as of a batch of one
         unsafe_view = torch.ops.aten._unsafe_view.default
-        return tuple(unsafe_view(X, X.shape) for X in api.form(A, "reduced", positive_diag, stage))
+        return tuple(unsafe_view(X, X.shape) for X in api.form(A, "reduced", *asked))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -38,7 +38,7 @@ class Reduced(torch.autograd.Function):
         M = (matmul(gU, U.mT) - matmul(Q.mT, gQ)).triu()
         N = gQ + matmul(Q, M + M.triu(1).mT)
         gX = torch.linalg.solve_triangular(U.mT, N, upper=False, left=False)
-        return torch.cat([gX, matmul(Q, gV)], -1), None, None
+        return torch.cat([gX, matmul(Q, gV)], -1), None, None, None
 
 
 class ReducedForward(Reduced):
@@ -58,7 +58,7 @@ class ReducedForward(Reduced):
         return W - matmul(Q, T), dR.triu()
 
 
-def reduced(A, positive_diag, stage):
+def reduced(A, positive_diag, stage, precision):
     """Q [..., m, k] and R [..., k, n] of A [..., m, n], differentiable."""
     function = Reduced if torch.compiler.is_compiling() else ReducedForward
-    return function.apply(A, positive_diag, stage)
+    return function.apply(A, positive_diag, stage, precision)

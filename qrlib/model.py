@@ -5,10 +5,10 @@ comparisons, changes of sign, and products with a power of two, which only move 
 product of matrices [m, k] [k, n] is mnk multiplications and mn(k - 1) additions.
 
 Bytes are what an algorithm moves through device memory when every verb reads its operands from
-there and writes its results back, and nothing stays on the chip in between; of stages 5 to 8, what
-their kernels load and store, as often as they do, but of a panel of stage 8 once a kernel. Their
-flops leave out what tiles have beyond the matrix, and a product of pairs counts once. Times are
-predictions: the word stands in everything printed here. What was measured carries its date.
+there and writes its results back, and nothing stays on the chip in between; from stage 5 on, what
+their kernels load and store, as often as they do, but of a panel of stages 8 and 10 once a kernel.
+Their flops leave out what tiles have beyond the matrix, and a product of pairs counts once. Times
+are predictions: the word stands in everything printed here. What was measured carries its date.
 
 Sizes are those of one matrix [m, n] up to `plan`, which takes the batch [B, m, n].
 Python's integers only: nothing is imported that has to be installed.
@@ -16,6 +16,7 @@ Python's integers only: nothing is imported that has to be installed.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from qrlib.devices import DEVICES, FORMATS, Device
@@ -429,7 +430,11 @@ def _geqrt3_launches(m, b):
 
 # of stages 5 to 8: columns of a narrow and of a wide panel, rows up to which a panel stays in
 # registers, rows of a slice of a taller one, rows up to which columns are scaled in one reading
-NARROW, WIDE, TALL, SLICE, ONCE = 16, 64, 2048, 256, 1024
+NARROW, WIDE, TALL, SLICE, ONCE = 16, 64, 2048, 256, 4096
+# of stage 9: so many matrices with so many columns have a launch for each of two routes
+APART, ROUTED = 32, 512
+# of stage 10: rows and columns up to which a matrix is in the registers of a program
+ALONE = 512, 64
 # rows of stage 7's tiles, and the columns that it updates at a time; of more matrices than MANY,
 # only those of at most so many rows are one program each
 WHOLE, MANY, WHOLE_MANY = {32: 16, 64: 32, 128: 64, 256: 32, 512: 32}, 132, 192
@@ -519,34 +524,42 @@ def _wide(m, b, second):
     yield _Part("V and T", elements, products + joins, launches=2)
 
 
-def _two_wide_panels(B, m, n, nb, wide=_wide):
+def _two_wide_panels(B, m, n, nb, wide=_wide, routes=1, corner=0):
     """Stage 6 for a batch that fills the chip.
+
+    routes: launches for each update. corner: rows up to which a last panel is a matrix of its own.
 
     A smaller one shares its rows among programs, and the update by two panels is several launches.
     """
 
+    def panel(m, b, right, second):
+        if right or m > corner:
+            yield from wide(m, b, second)
+        else:
+            yield _alone(m, b)
+
     def parts():
         k = min(m, n)
-        corner = sum((e - j) * (e - j + 1) for j, e in _blocks(k, k, WIDE))
-        yield _Part("door", (2 if m <= ONCE else 3) * m * n + n + k + corner, launches=2)
+        triangles = sum((e - j) * (e - j + 1) for j, e in _blocks(k, k, WIDE))
+        yield _Part("door", (2 if m <= ONCE else 3) * m * n + n + k + triangles, launches=2)
         # zeros above the diagonals of V, twice, and in two T
         yield _Part("V and T", 2 * min(m, WIDE) * WIDE + 2 * WIDE * WIDE, launches=3)
         for j, q in _blocks(m, n, 2 * WIDE):
             p = min(j + WIDE, q)
-            yield from wide(m - j, p - j, False)
+            yield from panel(m - j, p - j, n - p, False)
             if p < q:
-                yield _update("update", m - j, q - p, WIDE, extra=q - p)
-                yield from wide(m - p, q - p, True)
+                yield _update("update", m - j, q - p, WIDE, launches=routes, extra=q - p)
+                yield from panel(m - p, q - p, n - q, True)
             if q < n:
-                yield _update("update", m - j, n - q, q - j, extra=n - q)
+                yield _update("update", m - j, n - q, q - j, launches=routes, extra=n - q)
 
     return _put_together(parts())
 
 
-def _whole(B, m, n, nb):
+def _whole(B, m, n, nb, panels=_two_wide_panels):
     """Stage 7: one launch where that pays, stage 6 elsewhere."""
     if m > (WHOLE_MANY if B > MANY else max(WHOLE)):
-        return _two_wide_panels(B, m, n, nb)
+        return panels(B, m, n, nb)
     rows, k = max(32, 1 << (m - 1).bit_length()), min(m, n)
 
     def parts():
@@ -582,9 +595,10 @@ def vectors(m, second):
 
 
 def judge():
-    """(T and what a column has lost beside its length, the products for it)."""
+    """(T and what columns have lost beside their length, two products for that, one for length)."""
     found = Count(div=WIDE) + triangular_inverse(WIDE)
-    return found + Count(add=WIDE**2, mul=WIDE) + 2 * lengths(WIDE), 3 * square(WIDE)
+    found += Count(add=WIDE**2, mul=WIDE) + 2 * lengths(WIDE)
+    return found, 2 * square(WIDE), square(WIDE)
 
 
 def _reconstructed(m, b, second):
@@ -597,14 +611,16 @@ def _reconstructed(m, b, second):
     small, P = b * b, m * b
     U, grams = (P, 2) if second else (0, 1)
     yield _Part("panels", P + small, square(m))
+    # of a square, what blocks on the diagonal have and what is right of them
+    upper = b * (b + NARROW) // 2
     # products and the top of P in; what is left of four and what is found of four; exponents, ok
     found = eliminate(b) + triangular_inverse(b)
-    yield _Part("panels", 10 * small + b + 1, found, columns=b)
-    # P but for its top, what is there of V, W^-1, and U in; V out; products and lengths
-    moved = P - small + 2 * small + b + U + P + grams * small + b
+    yield _Part("panels", upper + 9 * small + b + 1, found, columns=b)
+    # P, what is there of V, W^-1, and U in; V out; products and lengths
+    moved = P + 2 * small + b + U + P + grams * small + b
     yield _Part("V and T", moved, vectors(m, second) + lengths(m))
-    # products, lengths, three of what was found in; T, V^T U, tau, and V^T V for T once more; ok
-    moved = (grams + 3 + grams + 1) * small + 2 * b + 2 + NARROW * b
+    # products, lengths, exponents, three of what was found in; V^T U, T, tau, and T on its way; ok
+    moved = upper + (2 * (grams - 1) + 3 + 2) * small + 3 * b + 2
     yield _Part("V and T", moved, _total(judge()))
     yield _Part("panels", 1)
     # V and R in, both out, scaled back
@@ -614,6 +630,37 @@ def _reconstructed(m, b, second):
 def _cholesky(B, m, n, nb):
     """Stage 8: stage 6 with other wide panels."""
     return _two_wide_panels(B, m, n, nb, _reconstructed)
+
+
+def _mixed(B, m, n, nb):
+    """Stage 9: stage 8 with two routes. Products count once, and flags are next to nothing."""
+    routes = 2 if B >= APART and min(m, n) >= ROUTED else 1
+    return _two_wide_panels(B, m, n, nb, _reconstructed, routes)
+
+
+def _alone(m, n):
+    """A matrix in registers: in once, out once."""
+    k = min(m, n)
+    return _Part("panels", 2 * m * n + k, geqr2(m, n), columns=k)
+
+
+def _in_lanes(m, b, second):
+    """A wide panel of stage 8, or of fewer rows in lanes."""
+    if m >= 2 * WIDE:
+        yield from _reconstructed(m, b, second)
+        return
+    # in and out, V as a factor, and T
+    moved = 3 * m * b + b + WIDE * WIDE
+    yield _Part("panels", moved, geqr2(m, b) + larft(m, b), columns=b)
+    if second:
+        yield _Part("V and T", m * (WIDE + b) + WIDE * WIDE, gemm(b, WIDE, m))
+
+
+def _by_size(B, m, n, nb):
+    """Stage 10: one launch up to 64 columns, and of stage 7 where that pays; else panels."""
+    if m <= ALONE[0] and n <= ALONE[1]:
+        return _put_together([_alone(m, n)])
+    return _whole(B, m, n, nb, partial(_two_wide_panels, wide=_in_lanes, corner=ALONE[0]))
 
 
 # a stage: its function (B, m, n, nb) -> _One, and its default nb; a new stage is one entry here
@@ -627,6 +674,8 @@ PLANS = {
     "s06_update": (_two_wide_panels, None),
     "s07_whole": (_whole, None),
     "s08_cholesky": (_cholesky, None),
+    "s09_mixed": (_mixed, None),
+    "s10_blackwell": (_by_size, None),
 }
 
 

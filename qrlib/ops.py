@@ -80,15 +80,15 @@ def _in_front(X, dim, size):
     return X.expand(size, *X.shape) if dim is None else X.movedim(dim, 0)
 
 
-def _like_geqrf(A, stage):
+def _like_geqrf(A, stage, precision="fp32"):
     *batch, m, n = A.shape
     return A.new_empty(A.shape), A.new_empty(*batch, torch.sym_min(m, n))
 
 
-@_operator("(Tensor A, str stage) -> (Tensor, Tensor)", _like_geqrf)
-def geqrf(A, stage):
+@_operator("(Tensor A, str stage, str precision='fp32') -> (Tensor, Tensor)", _like_geqrf)
+def geqrf(A, stage, precision="fp32"):
     """(H, tau) of A [..., m, n] by the stage of that name, or "auto"."""
-    H, tau = api.factor(flat(A), stage)
+    H, tau = api.factor(flat(A), stage, precision)
     m, n = A.shape[-2:]
     return H.reshape(A.shape).contiguous(), tau.reshape(*A.shape[:-2], min(m, n))
 

@@ -16,15 +16,16 @@ import torch
 from qrlib.api import auto_stage, refuse, runs
 from qrlib.checks import check_array, check_precision, shape_of
 from qrlib.compact import QR, flat
+from qrlib.stages import POLICIES
 from qrlib.stages import stage as _stage
 
 # (matrices, branches): fewer matrices do not fill so many. Chosen by hand on one H200, 2026-11-30;
 # again: change one, and time it by
-# python -m qrlib.bench --case 3 --stage s06_update s08_cholesky --compare none --replay
-BRANCHES = ((264, 2), (600, 3))
+# python -m qrlib.bench --case 3 --compare none --replay
+BRANCHES = ((264, 2), (600, 4))
 
 # stages that are stage 6's loop with a panel of their own; stage 7 is, where it hands over
-LOOPS = ("s06_update", "s08_cholesky")
+LOOPS = ("s06_update", "s08_cholesky", "s09_mixed", "s10_blackwell")
 
 # a smaller A is copied to where the graph begins: that takes less than to start stage 6's first
 # kernel from Python, which reads it wherever it is
@@ -70,7 +71,8 @@ class Plan:
         self.device = torch.device("cuda", device.index or 0)
         # one number, seen as a batch: nothing is held yet
         A = flat(torch.zeros((), dtype=dtype, device=self.device).expand(shape))
-        self.stage = auto_stage(A, replayed=True) if stage == "auto" else stage
+        self.stage = auto_stage(A) if stage == "auto" else stage
+        self.precision = precision
         module = runs(A, self.stage)
         self._lock, self._free = threading.Lock(), torch.cuda.Event()
         with torch.cuda.device(self.device), refuse(A, self.stage, module):
@@ -81,23 +83,41 @@ class Plan:
         B, m, n = A.shape
         self.branches = 1
         geqrf, by_updates = module.geqrf, self.stage in LOOPS
-        if self.stage == "s07_whole":
-            # a launch of stage 6 costs less here than where it comes from Python
+        if self.stage in POLICIES:
+            geqrf = partial(geqrf, policy=self.precision)
+        if hasattr(module, "pays"):
+            # a launch costs less here than where it comes from Python
             whole = module.pays(B, m, n, replayed=True)
             geqrf, by_updates = partial(geqrf, whole=whole), not whole
-        if by_updates and A.numel() >= COPIED:
+        one_launch = hasattr(module, "alone") and module.alone(m, n)
+        tasks = []
+        if one_launch or (by_updates and A.numel() >= COPIED):
+            H, tau = A.new_empty(B, m, n), A.new_empty(B, min(m, n))
+            self._buffers, self._result = (H, tau), lambda: QR(H, tau)
+        if one_launch:
+            # it reads A where it is, and a graph would have it copied
+            self._fill = lambda A: module.launch(A, H, tau)
+        elif by_updates and A.numel() >= COPIED:
             from qrlib.scaling import scale
 
-            six = _stage("s06_update")
-            factor = partial(six.factor, panel=getattr(module, "panel", six.panel))
-            H, e = A.new_empty(B, m, n), A.new_empty(B, n, dtype=torch.int32)
-            tau = A.new_empty(B, min(m, n))
+            six, nine = _stage("s06_update"), _stage("s09_mixed")
+            factor = partial(
+                six.factor,
+                panel=getattr(module, "panel", six.panel),
+                corner=getattr(module, "corner", six.no_corner),
+            )
+            e = A.new_empty(B, n, dtype=torch.int32)
+            flags = nine.flags(A, self.precision if self.stage in POLICIES else "fp32")
             branches = max([1, *(k for matrices, k in BRANCHES if B >= matrices)])
             parts = list(zip(*(X.chunk(branches) for X in (H, e, tau))))
             self.branches = len(parts)
-            tasks = [partial(factor, *part) for part in parts]
-            self._fill = lambda A: scale(A, H, e)
-            self._buffers, self._result = (H, e, tau), lambda: QR(H, tau)
+            own = [None] * len(parts) if flags is None else flags.chunk(branches)
+            tasks = [
+                partial(factor, *part, update=nine.router(flat, min(m, n)))
+                for part, flat in zip(parts, own)
+            ]
+            self._fill = lambda A: scale(A, H, e, flags, nine.SPIKE)
+            self._buffers += (e,) if flags is None else (e, flags)
         else:
             X, found = A.clone(memory_format=torch.contiguous_format), {}
             # the graph's own result takes the place of that before the capture, which is let go
@@ -107,8 +127,8 @@ class Plan:
         self._graph = None
         if A.numel():
             self._fill(A)
-            self._graph = _captured(tasks)
-        else:
+            self._graph = _captured(tasks) if tasks else None
+        elif tasks:
             tasks[0]()
 
     def __call__(self, A, *, copy=True):
@@ -138,8 +158,9 @@ class Plan:
             stream = torch.cuda.current_stream()
             stream.wait_event(self._free)
             try:
-                if self._graph:
+                if A.numel():
                     self._fill(flat(A))
+                if self._graph:
                     self._graph.replay()
                 H, tau = self._result()
                 if copy:
@@ -160,11 +181,12 @@ class Plan:
 
     def __str__(self):
         held = ", ".join(f"{b / 1e6:.1f} MB for {what}" for what, b in self.held.items())
+        how = "replayed as a CUDA graph" if self._graph else "launched as it is"
         branches = f" in {self.branches} branches" if self.branches > 1 else ""
         return (
             f"plan of {list(self.shape)} {str(self.dtype).removeprefix('torch.')} on "
-            f"{torch.cuda.get_device_name(self.device)}: stage {self.stage}, replayed as a CUDA "
-            f"graph{branches}; holds {held}"
+            f"{torch.cuda.get_device_name(self.device)}: stage {self.stage}, {how}{branches}; "
+            f"holds {held}"
         )
 
     __repr__ = __str__

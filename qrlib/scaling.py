@@ -10,18 +10,20 @@ import triton.language as tl
 
 from qrlib import tiles
 
-# registers hold this many numbers of a matrix, so that it is read once
-TILE = 1 << 14
+# registers of 8 and of 16 warps hold this many numbers of a matrix, so that it is read once
+TILE, LARGE_TILE = 1 << 14, 1 << 15
 
 
 @triton.jit
 def scale_kernel(
-    A_ptr, H_ptr, e_ptr, m, n, log_m,
+    A_ptr, H_ptr, e_ptr, flat_ptr, m, n, log_m, spike,
     stride_ab, stride_am, stride_an, stride_hb, stride_hm,
     BR: tl.constexpr, BC: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
     """H <- A 2^-e, e [B, n] such that no column of H is longer than 1. BC columns a program.
 
+    flat [B, programs of a matrix], where not None: 1 where m |a|_2^2 <= spike^2 |a|_1^2 for each
+    column a of a program, else 0.
     ONCE: a tile has all rows, and stays; else A is read twice.
     """
     b = tl.program_id(0).to(tl.int64)
@@ -33,7 +35,10 @@ def scale_kernel(
         i = r.to(tl.int64)
         a = tl.load(A_ptrs + i * stride_am, mask=(r < m) & (c < n), other=0.0)
         e = _exponents(tl.abs(a), log_m)
-        tl.store(H_ptrs + i * stride_hm, a * tiles.power_of_two(-e), mask=(r < m) & (c < n))
+        a *= tiles.power_of_two(-e)
+        tl.store(H_ptrs + i * stride_hm, a, mask=(r < m) & (c < n))
+        if flat_ptr is not None:
+            sums, squares = _sums(a)
     else:
         top = tl.zeros([BR, BC], tl.float32)
         for r0 in range(0, m, BR):
@@ -41,11 +46,31 @@ def scale_kernel(
             a = tl.load(A_ptrs + i * stride_am, mask=(i < m) & (c < n), other=0.0)
             top = tl.maximum(top, tl.abs(a), tl.PropagateNan.ALL)
         e = _exponents(top, log_m)
+        sums, squares = tl.zeros([1, BC], tl.float32), tl.zeros([1, BC], tl.float32)
         for r0 in range(0, m, BR):
             i = (r0 + r).to(tl.int64)
             a = tl.load(A_ptrs + i * stride_am, mask=(i < m) & (c < n), other=0.0)
-            tl.store(H_ptrs + i * stride_hm, a * tiles.power_of_two(-e), mask=(i < m) & (c < n))
+            a *= tiles.power_of_two(-e)
+            tl.store(H_ptrs + i * stride_hm, a, mask=(i < m) & (c < n))
+            if flat_ptr is not None:
+                more_sums, more_squares = _sums(a)
+                sums += more_sums
+                squares += more_squares
     tl.store(e_ptr + b * n + c, e, mask=c < n)
+    if flat_ptr is not None:
+        # not (>): a NaN is not flat
+        spiky = (m * squares <= spike * spike * sums * sums) == 0
+        flat = tl.where(tl.sum(spiky.to(tl.int32)) == 0, 1, 0)
+        tl.store(flat_ptr + b * tl.num_programs(1) + tl.program_id(1), flat)
+
+
+@triton.jit
+def _sums(a):
+    """[1, BC]: of the absolute values in a column, and of their squares."""
+    return (
+        tl.sum(tl.abs(a), axis=0, keep_dims=True),
+        tl.sum(a * a, axis=0, keep_dims=True),
+    )
 
 
 @triton.jit
@@ -85,8 +110,10 @@ def half_log2(m):
 def tile(m):
     """(rows, columns, warps) of a tile of `scale_kernel` for columns of m."""
     BR = max(32, next_power_of_2(m))
-    if BR * 16 > TILE:
+    if BR * 8 > LARGE_TILE:
         return 64, 64, 4
+    if BR * 16 > TILE:
+        return BR, LARGE_TILE // BR, 16
     return BR, min(64, TILE // BR), 8 if BR * 64 >= TILE else 4
 
 
@@ -97,12 +124,23 @@ def scaled(A):
     return H, e
 
 
-def scale(A, H, e):
-    """Write H and e of `scaled`."""
+def flags(A):
+    """Memory for what `scale` says of a batch: [B, parts], int32."""
+    B, m, n = A.shape
+    return A.new_empty(B, cdiv(n, tile(m)[1]), dtype=torch.int32)
+
+
+def scale(A, H, e, flat=None, spike=0.0):
+    """Write H and e of `scaled`, and which matrices have no spikes.
+
+    Args:
+        flat: None, or `flags`: written; 1 in each part of a matrix where sqrt(m) |a|_2 is at most
+            `spike` times |a|_1 for all its columns a, which is 1.25 for normal numbers.
+    """
     B, m, n = A.shape
     BR, BC, warps = tile(m)
     scale_kernel[(B, cdiv(n, BC))](
-        A, H, e, m, n, half_log2(m), *A.stride(), *H.stride()[:2],
+        A, H, e, flat, m, n, half_log2(m), spike, *A.stride(), *H.stride()[:2],
         BR=BR, BC=BC, ONCE=BR >= m, num_warps=warps,
     )  # fmt: skip
 

@@ -173,8 +173,15 @@ def product(a1, a2, b1, b2, total, PRECISION: tl.constexpr):
         "tf32x3": tensor cores; each factor as a sum of two tf32 numbers, three products.
         "fp16x3": the same with float16, at twice the rate; 22 bits of a factor that is not tiny,
             and totals are 2^28 too large, until `whole`.
+        "fp16x2": two of these three products, and so 11 bits of a and all of b.
+        "fp16": one of them, and so 11 bits of a factor.
     """
-    if PRECISION == "fp16x3":
+    if PRECISION == "fp16":
+        return tl.dot(a1, b1, total, out_dtype=tl.float32)
+    elif PRECISION == "fp16x2":
+        total = tl.dot(a1, b2, total, out_dtype=tl.float32)
+        return tl.dot(a1, b1, total, out_dtype=tl.float32)
+    elif PRECISION == "fp16x3":
         # small terms first
         total = tl.dot(a2, b1, total, out_dtype=tl.float32)
         total = tl.dot(a1, b2, total, out_dtype=tl.float32)
@@ -186,16 +193,62 @@ def product(a1, a2, b1, b2, total, PRECISION: tl.constexpr):
 @triton.jit
 def parts(x, PRECISION: tl.constexpr):
     """A float32 tile with entries of at most 1 as a factor of `product`: in two parts, or twice."""
-    if PRECISION == "fp16x3":
+    if PRECISION == "fp16x3" or PRECISION == "fp16x2":
         return split(x)
+    elif PRECISION == "fp16":
+        x = (x * SPLIT).to(tl.float16)
+        return x, x
     else:
         return x, x
 
 
 @triton.jit
+def gram(a1, a2, total, PRECISION: tl.constexpr):
+    """total + M for a factor a in its parts, with (M + M^T) / 2 = a^T a; see `symmetric`.
+
+    a1^T a2 and a2^T a1 are each other's transpose: one of them, twice, stands for both.
+    """
+    if PRECISION == "fp16x3":
+        total = tl.dot(tl.trans(a1), a2 + a2, total, out_dtype=tl.float32)
+        return tl.dot(tl.trans(a1), a1, total, out_dtype=tl.float32)
+    else:
+        return tl.dot(tl.trans(a1), a1, total, input_precision=PRECISION)
+
+
+@triton.jit
+def gram_of_any(a, total, THIRDS: tl.constexpr):
+    """The same for float32 entries of any size: in three bfloat16 numbers each, 24 bits.
+
+    THIRDS: False for "tf32x3", as Triton's interpreter cannot multiply bfloat16.
+    """
+    if not THIRDS:
+        return tl.dot(tl.trans(a), a, total, input_precision="tf32x3")
+    a1, a2, a3 = thirds(a)
+    total = tl.dot(tl.trans(a2), a2, total, out_dtype=tl.float32)
+    total = tl.dot(tl.trans(a1), a3 + a3, total, out_dtype=tl.float32)
+    total = tl.dot(tl.trans(a1), a2 + a2, total, out_dtype=tl.float32)
+    return tl.dot(tl.trans(a1), a1, total, out_dtype=tl.float32)
+
+
+@triton.jit
+def symmetric(M):
+    return 0.5 * (M + tl.trans(M))
+
+
+@triton.jit
+def thirds(x):
+    """x as the sum of three bfloat16 numbers, to 24 bits; a zero's sign is lost."""
+    x1 = x.to(tl.bfloat16)
+    x -= x1.to(tl.float32)
+    x2 = x.to(tl.bfloat16)
+    x -= x2.to(tl.float32)
+    return x1, x2, x.to(tl.bfloat16)
+
+
+@triton.jit
 def whole(total, PRECISION: tl.constexpr):
     """What a product is worth."""
-    if PRECISION == "fp16x3":
+    if PRECISION == "fp16x3" or PRECISION == "fp16x2" or PRECISION == "fp16":
         return total * (UNSPLIT * UNSPLIT)
     else:
         return total
@@ -213,10 +266,12 @@ def split(x):
 def load_factor(ptrs, lo, mask, PRECISION: tl.constexpr):
     """A factor in its parts: kept as pairs of float16 numbers, `lo` elements apart, or float32."""
     x = tl.load(ptrs, mask=mask, other=0.0)
-    if ptrs.dtype.element_ty == tl.float16:
-        return x, tl.load(ptrs + lo, mask=mask, other=0.0)
-    else:
+    if ptrs.dtype.element_ty != tl.float16:
         return parts(x, PRECISION)
+    elif PRECISION == "fp16" or PRECISION == "fp16x2":
+        return x, x
+    else:
+        return x, tl.load(ptrs + lo, mask=mask, other=0.0)
 
 
 @triton.jit

@@ -31,6 +31,15 @@ settings.register_profile("steady", steady)
 settings.load_profile("steady")
 
 
+@pytest.fixture
+def quick():
+    """Triton's interpreter reduces whole tiles; see jit.quick_reductions."""
+    from qrlib.jit import quick_reductions
+
+    with quick_reductions():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _poisoned_memory(monkeypatch):
     """torch.empty and friends give NaN, so a cell that is read before it is written shows."""

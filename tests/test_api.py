@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from tables import ALL_STAGES, SHAPES, normal
 
 import qrlib
-from qrlib import api
+from qrlib import api, stages
 from qrlib.householder import headroom
-from qrlib.jit import quick_reductions
-from qrlib.stages import TRITON
+from qrlib.stages import POLICIES, TRITON
 
 A = normal(2, 4, 3)
 H, TAU = torch.geqrf(A)
@@ -204,12 +203,6 @@ for stage in TRITON:
         assert "A.cuda()" in line and "stage='auto'" in line and "TRITON_INTERPRET=1" in line
 
 
-@pytest.fixture
-def quick():
-    with quick_reductions():
-        yield
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there a stage needs no interpreter")
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("stage", TRITON)
@@ -218,6 +211,32 @@ def test_triton_stages_through_the_door(stage):
     H, tau = qrlib.geqrf(A, stage=stage)
     assert H.shape == A.shape and tau.shape == (2, 3, 4)
     assert qrlib.certify(A, H, tau).passed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there a stage needs no interpreter")
+@pytest.mark.parametrize("stage", POLICIES)
+@pytest.mark.parametrize("precision", ("fp32", "fast"))
+@pytest.mark.parametrize(
+    "verb", ("geqrf", "qr", "orthogonalize", "derivative", "lstsq", "operator")
+)
+def test_precision_reaches_a_stage_that_has_several(monkeypatch, stage, precision, verb):
+    seen = []
+
+    def recorded(A, *, policy):
+        seen.append(policy)
+        return qrlib.QR(*torch.geqrf(A))
+
+    monkeypatch.setattr(stages.stage(stage), "geqrf", recorded)
+    A, options = normal(2, 5, 4), {"stage": stage, "precision": precision}
+    if verb == "derivative":
+        qrlib.qr(A.requires_grad_(), **options)
+    elif verb == "lstsq":
+        qrlib.lstsq(A, normal(2, 5, 1), **options)
+    elif verb == "operator":
+        torch.ops.qrlib.geqrf(A, stage, precision)
+    else:
+        getattr(qrlib, verb)(A, **options)
+    assert seen == [precision]
 
 
 def test_more_columns_than_a_grid_has_tiles():

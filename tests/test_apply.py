@@ -17,7 +17,6 @@ import triton.language as tl  # noqa: E402
 import qrlib  # noqa: E402
 from qrlib import api, apply, compilelab  # noqa: E402
 from qrlib.householder import larft  # noqa: E402
-from qrlib.jit import quick_reductions  # noqa: E402
 from qrlib.launches import launches, memory  # noqa: E402
 from qrlib.stages import s06_update  # noqa: E402
 from qrlib.tracer import trace  # noqa: E402
@@ -25,7 +24,10 @@ from qrlib.tracer import trace  # noqa: E402
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 2.0**-23
 # the interpreter computes in NumPy, which warns of each NaN that a test puts in
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.usefixtures("quick"),
+]
 interpreted = pytest.mark.skipif(DEVICE == "cuda", reason="looks into the interpreter")
 both_ways = pytest.mark.parametrize("transpose", (False, True))
 
@@ -44,21 +46,16 @@ FEW = (
 MANY = ((257, 1, 1), (70, 64, 64), (130, 65, 65), (150, 140, 135))
 
 
-@pytest.fixture(autouse=True)
-def _quick():
-    with quick_reductions():
-        yield
-
-
 @pytest.fixture
 def quick_t(monkeypatch):
     """The interpreter takes seconds for the shuffles of elimination.larft; here NumPy does it."""
 
-    def by_numpy(G_ptr, T_ptr, Y_ptr, tau_ptr, N, NB):
+    def by_numpy(G_ptr, T_ptr, N, NB):
         c = tl.arange(0, NB)
         at = c[:, None] * NB + c[None, :]
-        T, tau = tl.load(G_ptr + at), tl.load(tau_ptr + c).handle.data
+        T = tl.load(G_ptr + at)
         G = T.handle.data
+        tau = G.diagonal()
         T.handle.data = np.diag(tau)
         for j in range(1, NB):
             T.handle.data[:j, j] = -tau[j] * (T.handle.data[:j, :j] @ G[:j, j])
@@ -98,20 +95,33 @@ def explicit_q(H, tau, dtype=torch.float64):
     return torch.linalg.householder_product(V, tau.cpu().to(dtype))
 
 
+def cut_off(H, tau):
+    """What a column may lose of its length to tensor cores: to a sum of theirs nothing is rounded.
+
+    An instruction adds 16 rows of a product, or 8 in tf32, and cuts off: eps at most, half of it on
+    average, times 0.72 for the place of a number between two powers of two, and times 2/3 for a
+    sum that grows from nothing: eps / 4 of the whole. That is done for three products of V^T C, of
+    that with T, and with V for two blocks. What so is missing moves a column by at most twice its
+    length.
+    """
+    if DEVICE == "cpu" or apply._few(H, tau):
+        return 0
+    return 2 * EPS / 4 * 3 * (H.shape[1] / 16 + 64 / 8 + 128 / 16)
+
+
 def assert_close(found, H, tau, C, transpose):
-    """Each column within 4 times what LAPACK loses, or 2 eps, of its length."""
-    Q = explicit_q(H, tau)
-    C = C.cpu().double()
-    exact = (Q.mT if transpose else Q) @ C
+    """Columns within 4 times what LAPACK loses, or 2 eps, of their length, and what is cut off."""
     k = tau.shape[1]
-    by_lapack = C.float()
-    if k:
-        V = H[..., :k].cpu().nan_to_num()
-        by_lapack = torch.ormqr(V, tau.cpu(), C.float(), transpose=transpose)
+    V, scalars, C = H[..., :k].cpu().nan_to_num(), tau.cpu(), C.cpu().double()
+    exact, by_lapack = (
+        torch.ormqr(V.to(t), scalars.to(t), C.to(t), transpose=transpose) if k else C.to(t)
+        for t in (torch.float64, torch.float32)
+    )
     length = C.norm(dim=-2).clamp_min(1e-300)
     ours, theirs = ((X.cpu() - exact).norm(dim=-2) / length for X in (found, by_lapack))
     assert not ours.isnan().any()
-    assert (ours <= 4 * theirs.amax().clamp_min(EPS / 2)).all(), (ours.amax(), theirs.amax())
+    limit = 4 * theirs.amax().clamp_min(EPS / 2) + cut_off(H, tau)
+    assert (ours <= limit).all(), (ours.amax(), theirs.amax(), limit)
 
 
 @both_ways
@@ -555,7 +565,9 @@ class TestOnTheGpu:
         H, tau = qrlib.geqrf(normal(7, m, n).cuda())
         H, tau = (X.repeat(10_000, *[1] * (X.ndim - 1)) for X in (H, tau))
         Q = apply.orgqr(H, tau)
-        assert torch.equal(Q[:7], Q[-7:]) and torch.equal(Q[:7], apply.orgqr(H[:7], tau[:7]))
+        assert torch.equal(Q[:7], Q[-7:])
+        # seven alone share their rows out, and add in another order
+        assert_close(Q[:7], H[:7], tau[:7], torch.eye(m, n).expand(7, m, n), False)
         assert apply.orgqr(H[:0], tau[:0]).shape == (0, m, n)
 
     def test_more_columns_than_a_grid_has_programs(self):

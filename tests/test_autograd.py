@@ -23,7 +23,7 @@ def loss(Q, R):
     """Something that takes every entry otherwise."""
     total = 0
     for X in (Q, R):
-        weights = torch.arange(X.numel(), dtype=X.dtype).cos().reshape(X.shape)
+        weights = torch.arange(X.numel(), dtype=X.dtype, device=X.device).cos().view(X.shape)
         total += (weights * X.sin()).sum()
     return total
 
@@ -327,4 +327,6 @@ def test_on_the_gpu(shape, dtype):
     exact = X.detach().cpu().double().requires_grad_()
     (theirs,) = torch.autograd.grad(loss(*torch.linalg.qr(exact)), exact)
     lost = torch.linalg.cond(exact[..., : exact.shape[-2]]).max() * torch.finfo(dtype).eps
-    assert (ours.cpu() - theirs).norm() <= 10 * lost * theirs.norm()
+    # float32 goes to tensor cores, which cut off: tens of eps of Q and R, see cut_off in test_apply
+    times = 60 if dtype == torch.float32 else 10
+    assert (ours.cpu() - theirs).norm() <= times * lost * theirs.norm()

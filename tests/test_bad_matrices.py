@@ -89,12 +89,8 @@ def mixed():
 @interpreted
 @pytest.mark.slow
 @pytest.mark.xdist_group("mixed")
+@pytest.mark.usefixtures("quick")
 class TestInTheInterpreter:
-    @pytest.fixture(autouse=True)
-    def _quick(self):
-        with quick_reductions():
-            yield
-
     @pytest.mark.parametrize("name", SEEN)
     def test_a_bad_one_is_as_good_as_by_lapack(self, mixed, name):
         _, A, places, (H, tau) = mixed

@@ -101,7 +101,7 @@ class TestGate:
     def test_a_wrong_q_or_r(self, monkeypatch, trick, says):
         self.refused(monkeypatch, "qr", getattr(self, trick), says)
 
-    @pytest.mark.parametrize("limit", ("AT_ONCE", "TOGETHER"))
+    @pytest.mark.parametrize("limit", ("AT_ONCE", "AXIS"))
     def test_a_wrong_one_in_the_last_part(self, monkeypatch, limit):
         monkeypatch.setattr(judging, limit, 1)
         self.refused(monkeypatch, "qr", self.one_sign, "factor")

@@ -1,10 +1,12 @@
 """Stage 8 beyond what all stages are tested for: its verbs, what falls, bad matrices on a GPU."""
 
+import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
 from tables import BAD, among, assert_as_good_as_lapack, bad, batch_of, normal
+from triton.runtime import interpreter
 
 import qrlib
 from qrlib import elimination, reconstruction
@@ -34,13 +36,24 @@ def eliminate_kernel(
     G_ptr += b * shares * NB * NB
     S_ptr += b * 8 * NB * NB
     P_ptr += b * NB * stride_pm
-    ok = elimination.eliminate(G_ptr, P_ptr, S_ptr, e_ptr + b * NB, shares, stride_pm, N, NB)
-    tl.store(ok_ptr + b, ok)
+    e_ptr += b * NB
+    elimination.eliminate(G_ptr, P_ptr, S_ptr, e_ptr, shares, stride_pm, N, NB)
+    tl.debug_barrier()
+    d = tl.arange(0, NB)[None, :]
+    stands = elimination.stands(S_ptr, tl.load(e_ptr + d), d, NB)
+    tl.store(ok_ptr + b, tl.min(stands.to(tl.int32)))
 
 
 @triton.jit
-def larft_kernel(G_ptr, T_ptr, Y_ptr, tau_ptr, N: tl.constexpr, NB: tl.constexpr):
-    elimination.larft(G_ptr, T_ptr, Y_ptr, tau_ptr, N, NB)
+def larft_kernel(G_ptr, T_ptr, N: tl.constexpr, NB: tl.constexpr):
+    elimination.larft(G_ptr, T_ptr, N, NB)
+
+
+@triton.jit
+def plus_kernel(C_ptr, A_ptr, B_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    C = elimination.plus(tl.load(C_ptr + at), tl.load(A_ptr + at), tl.load(B_ptr + at))
+    tl.store(C_ptr + at, C)
 
 
 def panel_of(kind):
@@ -110,6 +123,8 @@ def test_eliminate_is_that_of_reconstruction(eliminated, kind):
     R, L, W, stands = reconstruction.eliminate(P.mT @ P, P[:, :NB])
     assert stands
     inverse = reconstruction.triangular_inverse(W)
+    # in a zero column nobody asks for what W has on its diagonal
+    W = W - torch.diag_embed(zero.double())
     for ours, theirs in zip(S[4:].double(), (R[0], W[0], L[0].mT, inverse[0].mT), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
         # what has to be zero is: nobody masks it
@@ -122,14 +137,43 @@ def test_what_has_no_mirrors_that_a_gram_matrix_can_tell_falls(eliminated, kind)
     assert eliminated[kind][3] == 0
 
 
-def test_larft_is_an_inverse():
+@pytest.fixture
+def cut(monkeypatch):
+    """Of factors that are named TF32 the interpreter reads no more than a tensor core does."""
+    builder = interpreter.interpreter_builder
+    dot = builder.create_dot
+
+    def create_dot(a, b, total, precision, *rest):
+        if a.dtype == tl.float32 and str(precision).endswith(".TF32"):
+            whole = (np.ascontiguousarray(x.data).view(np.int32) for x in (a, b))
+            a, b = (
+                interpreter.TensorHandle((x & -0x2000).view(np.float32), tl.float32) for x in whole
+            )
+        return dot(a, b, total, precision, *rest)
+
+    monkeypatch.setattr(builder, "create_dot", create_dot)
+
+
+def test_products_of_parts_are_those_of_float32(cut):
+    A, B, C = normal(3, NB, NB, seed=4)
+    expected, size = C.double() + A.double() @ B.double(), C.abs() + A.abs() @ B.abs()
+    found = C.to(DEVICE)
+    plus_kernel[(1,)](found, A.to(DEVICE), B.to(DEVICE), N=NB, num_warps=4)
+    assert ((found.cpu() - expected).abs() / size).max() < 2.0**-21
+
+
+@pytest.mark.parametrize("in_place", (False, True))
+def test_larft_is_an_inverse(in_place):
     V = qrlib.unpack_v(normal(1, 200, NB) / 14)[0]
     tau = 2 / (V * V).sum(0)
     # a mirror that is none
     V[:, 9], tau[9] = 0, 0
-    G = (V.mT @ V).to(DEVICE)
-    T, Y = (torch.full((rows, NB), float("nan"), device=DEVICE) for rows in (NB, N0))
-    larft_kernel[(1,)](G, T, Y, tau.to(DEVICE), N=N0, NB=NB, num_warps=4)
+    # what is below its diagonal blocks nobody reads
+    G = (V.mT @ V).triu(1) + tau.diag()
+    G[N0:, :N0] = float("nan")
+    G = G.to(DEVICE)
+    T = G if in_place else torch.full((NB, NB), float("nan"), device=DEVICE)
+    larft_kernel[(1,)](G, T, N=N0, NB=NB, num_warps=4)
     torch.testing.assert_close(T.cpu(), larft(V[None], tau[None])[0], rtol=1e-4, atol=1e-5)
     assert (T.cpu().tril(-1) == 0).all()
 
@@ -159,13 +203,15 @@ def fell(monkeypatch):
 
 @pytest.fixture(params=(1, 3), ids="shares={}".format)
 def shares(request, monkeypatch):
-    """Rows are shared out among programs."""
+    """Rows are shared out among programs, and so is a certificate."""
 
     def share_out(B, tiles, m, *args, **options):
         rows = -(-m // request.param // 64) * 64
         return -(-m // rows), rows
 
     monkeypatch.setattr(s06_update, "share_out", share_out)
+    parts = 4 if request.param > 1 else 1
+    monkeypatch.setattr(s08_cholesky, "nearly_alone", lambda B, device: (parts, {}))
 
 
 def test_panels_are_a_block_reflector(shares, fell):

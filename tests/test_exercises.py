@@ -28,6 +28,8 @@ import wrong_s05
 import wrong_s06
 import wrong_s07
 import wrong_s08
+import wrong_s09
+import wrong_s10
 import wrong_use
 
 import qrlib
@@ -880,6 +882,8 @@ WRONG = {
     **wrong_reconstruction.WRONG,
     **wrong_precision.WRONG,
     **wrong_s08.WRONG,
+    **wrong_s09.WRONG,
+    **wrong_s10.WRONG,
     **wrong_measure.WRONG,
     **wrong_use.WRONG,
 }

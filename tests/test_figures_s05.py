@@ -334,13 +334,9 @@ def test_stored_times_can_be_drawn():
     described_and_self_contained(figures.latency_plot(stored("panel_heights")))
 
 
+@pytest.mark.usefixtures("quick")
 class TestHeights:
     """The measurement, with a clock of its own; the numbers need a GPU."""
-
-    @pytest.fixture(autouse=True)
-    def _quick(self):
-        with quick_reductions():
-            yield
 
     @staticmethod
     def clock(call):

@@ -294,7 +294,7 @@ def test_the_chart_of_small_cases_has_the_stored_times():
     words_inside(figure)
     found = load(figures.ALL_CASES)
     for B, n in figures.SMALL:
-        for row in found.find(batch=B, n=n, family="dense"):
+        for row in found.find(batch=B, n=n, family="dense", precision="fp32"):
             if row["stage"] in ("torch", "s06_update", "s07_whole"):
                 assert f"{row['mode']} {figures.duration(row['median_us'])}" in figure.alt
                 assert figures.took(row["stage"], B, n, row["mode"]) == row["median_us"] / 1e6
@@ -324,7 +324,7 @@ def test_what_the_page_says_of_the_small_cases():
 
 
 def test_what_the_page_says_of_all_cases():
-    seven = partial(load(figures.ALL_CASES).find, stage="s07_whole")
+    seven = partial(load(figures.ALL_CASES).find, stage="s07_whole", precision="fp32")
     factor = {r["n"]: r["speedup"] for r in seven(mode="replay", family="dense")}
     assert sorted(factor, key=factor.get)[:3] == [4096, 2048, 32]
     (largest,) = seven(mode="eager", n=4096)

@@ -13,7 +13,7 @@ from drawings import EveryFigure, texts  # noqa: E402
 from qrlib import reconstruction  # noqa: E402
 from qrlib.bench import load, results  # noqa: E402
 from qrlib.launches import launches  # noqa: E402
-from qrlib.stages.s06_update import factor  # noqa: E402
+from qrlib.stages.s06_update import N0, factor  # noqa: E402
 from qrlib.teach.ahead import length, schedule  # noqa: E402
 from qrlib.teach.figures import s08_cholesky as figures  # noqa: E402
 from qrlib.teach.figures.ladder import CASES  # noqa: E402
@@ -101,13 +101,15 @@ def test_what_grows_with_the_rows_is_products_and_what_is_stored():
         assert sum(figures.seconds(part)) > 0
 
 
-def test_no_barrier_in_the_loop_of_a_square():
-    small = figures.in_loop("s08_cholesky", "eliminate_kernel").counts
+def test_no_barrier_in_the_chain_of_a_square():
+    """One turn of the loop is a block of 16 mirrors, and what comes before its chain has some."""
+    small = figures.in_loop("s08_cholesky", "eliminate_kernel")
     panel = figures.in_loop("s05_panel", "panel_kernel").counts
-    assert "BAR" not in small and panel["BAR"] >= 1
-    # an entry for the left half and one for the right is one shuffle for each row at least
-    assert small["SHFL"] >= 15 and small["MUFU"] == 2
-    assert small["all"] < panel["all"]
+    assert "BAR" not in small.chain and small.counts["BAR"] >= 1 and panel["BAR"] >= 1
+    assert small.chain["MUFU"] == small.counts["MUFU"] == 2 * N0
+    # an entry for the left half and one for the right is one shuffle for each row below
+    assert small.chain["SHFL"] >= N0 * (N0 - 1) / 2
+    assert small.counts["all"] / N0 < panel["all"]
     with pytest.raises(ValueError, match="starts no square"):
         figures.in_loop("s08_cholesky", "square")
 
@@ -208,7 +210,10 @@ def test_beside_says_what_to_measure_where_nothing_was(with_stage_8):
 def test_spent_is_the_stored_profile_and_what_the_page_says_of_it():
     found = load(figures.PROFILE)
     rows = figures.spent().rows
-    assert [row[0] for row in rows] == [figures.named(row) for row in found.find(mode="replay")]
+    several = [row for row in found.find(mode="replay", precision="fp32") if row["n"] > 64]
+    assert [row[0] for row in rows] == [figures.named(row) for row in several]
     panel, update = ([float(row[k]) for row in rows] for k in (5, 6))
-    assert min(panel + update) > 2 and max(update) < 4
-    assert panel == sorted(panel) and panel[0] < 4 and panel[-1] > 20
+    # nothing is at a ceiling; from 640 matrices of 512 on panels are further from it where there
+    # are fewer
+    assert min(panel + update) > 2 and max(update) <= 5
+    assert panel[2:] == sorted(panel[2:]) and panel[2] < 4 and panel[-1] > 15

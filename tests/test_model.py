@@ -788,10 +788,10 @@ def once(launch):
     for each in launch.accesses:
         for at in each.elements.tolist():
             at = each.storage, at
-            if each.op == "store":
-                stored[at] = each.itemsize
-            elif at not in stored:
+            if each.op != "store" and at not in stored:
                 loaded[at] = each.itemsize
+            if each.op != "load":
+                stored[at] = each.itemsize
     return sum(loaded.values()) + sum(stored.values())
 
 
@@ -858,7 +858,11 @@ def test_a_matrix_is_one_program_where_the_stage_says_so():
 
 def test_sizes_of_the_plan_are_those_of_the_tables():
     """What to write into the model when a stage has other tiles."""
-    s05, s06 = stage("s05_panel"), stage("s06_update")
+    s05, s06, s09 = (stage(name) for name in ("s05_panel", "s06_update", "s09_mixed"))
+    assert (model.APART, model.ROUTED) == (s09.TOGETHER, s09.MEDIUM)
+    s10 = stage("s10_blackwell")
+    alone = [shape for shape in s10.WHOLE if s10.alone(*shape)]
+    assert model.ALONE == tuple(map(max, zip(*alone)))
     assert model.NARROW == s05.NB == s06.N0 and model.WIDE == s06.NB
     assert (model.TALL, model.SLICE) == (max(s05.TABLE), tall.SLICE)
     assert {columns for _, columns, _, _ in s06.TABLE.values()} == {model.WIDE}

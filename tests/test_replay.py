@@ -91,9 +91,25 @@ def test_new_data_gives_new_results_and_old_ones_stay(plan, name, branches):
 @pytest.mark.parametrize("name", ("s06_update", "s08_cholesky"))
 def test_the_panels_of_a_plan_are_those_of_its_stage(plan, monkeypatch, name):
     seen, six = [], stage("s06_update")
-    monkeypatch.setattr(six, "factor", lambda *_, panel: seen.append(panel))
+    monkeypatch.setattr(six, "factor", lambda *_, panel, **_more: seen.append(panel))
     plan((3, 20, 18), stage=name)
     assert set(seen) == {stage(name).panel}
+
+
+@pretended
+@pytest.mark.parametrize("copied", (0, 1 << 40))
+@pytest.mark.parametrize("precision", ("fp32", "fast"))
+@pytest.mark.parametrize(
+    "name, shape", (("s09_mixed", (3, 20, 18)), ("s10_blackwell", (1, 70, 170)))
+)
+def test_a_plan_asks_for_its_precision(plan, monkeypatch, name, shape, precision, copied):
+    """In the graph that is made of updates, and in that of the whole of geqrf."""
+    nine, seen = stage("s09_mixed"), []
+    flags = nine.flags
+    monkeypatch.setattr(nine, "flags", lambda A, policy: seen.append(policy) or flags(A, policy))
+    monkeypatch.setattr(replay, "COPIED", copied)
+    plan(shape, stage=name, precision=precision)
+    assert set(seen) == {precision}
 
 
 @pretended
@@ -226,12 +242,30 @@ def test_what_no_stage_takes_is_refused(plan):
 @pretended
 def test_auto_is_what_pays_in_a_graph(plan):
     assert plan((2, 20, 20), dtype=torch.float64).stage == "s04_recursive"
-    for shape, name in (((2, 20, 20), "s07_whole"), ((1, 200, 1), "s08_cholesky")):
+    ten = stage("s10_blackwell")
+    for shape in ((2, 20, 20), (2, 20, 70), (1, 70, 170)):
         A, p = normal(*shape), plan(shape)
-        assert p.stage == name
-        assert_same(p(A), stage(name).geqrf(A))
-    # a launch that comes from Python costs more: fewer of them pay
-    assert auto_stage(A) == "s07_whole"
+        assert p.stage == auto_stage(A) == "s10_blackwell"
+        # a launch that comes from Python costs more: in a graph fewer columns are one
+        assert_same(p(A), ten.geqrf(A, whole=ten.pays(*shape, replayed=True)))
+    assert ten.pays(*shape, replayed=False) and not ten.pays(*shape, replayed=True)
+
+
+@pretended
+@pytest.mark.parametrize("shape", ((3, 20, 20), (2, 100, 40), (2, 5, 64), (2, 0, 3)))
+def test_a_matrix_in_lanes_is_launched_as_it_is(plan, monkeypatch, shape):
+    """No graph, no copy: the launch reads A where it is, with the strides that it has."""
+    ten, given = stage("s10_blackwell"), []
+    launch = ten.launch
+    monkeypatch.setattr(ten, "launch", lambda A, *out: given.append(A.stride()) or launch(A, *out))
+    p = plan(shape)
+    assert p._graph is None and p.branches == 1
+    # its result, and nothing beside it
+    assert p.held["its own buffers"] == 4 * shape[0] * (shape[1] * shape[2] + min(shape[1:]))
+    B, m, n = shape
+    A = normal(B, n, 2 * m)[..., ::2].mT
+    assert_same(p(A), ten.geqrf(A))
+    assert not A.numel() or given[-2:] == [A.stride()] * 2
 
 
 @pretended

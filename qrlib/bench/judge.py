@@ -13,6 +13,7 @@ import torch
 
 from qrlib.bench.clock import fingerprint
 from qrlib.certificate import LAPACK, TASK, of_product, residuals
+from qrlib.devices import AXIS
 
 RESIDUALS = ("factor", "orthogonality", "columnwise")
 # "fp32": LAPACK's own test, and that of every column by its own length; "fast": the task's gate
@@ -25,9 +26,9 @@ OUT_OF_LINE, FLOOR = 4.0, 0.5
 EPS = torch.finfo(torch.float32).eps
 # a column that is wrong by this share of its length was not computed
 LOST = 0.5
-# entries that are certified at once, in float64 and with about ten copies, and matrices: libraries
-# may have them on an axis of a grid that ends there
-AT_ONCE, TOGETHER = 1 << 26, 65535
+# entries that are certified at once, in float64 and with about ten copies; of matrices AXIS, for
+# libraries may have them on an axis of a grid
+AT_ONCE = 1 << 26
 
 
 class Fault(Exception):
@@ -140,7 +141,7 @@ def _memory(Xs):
 def certificate(A, *found, task=COMPACT):
     """{residual: its largest value over the batch}, in m*eps; inf for NaN or Inf."""
     B, m, n = A.shape
-    step = min(max(1, AT_ONCE // max(m * n, 1)), TOGETHER)
+    step = min(max(1, AT_ONCE // max(m * n, 1)), AXIS)
     parts = [
         task.residuals(*(X[b : b + step] for X in (A, *found)))[: len(RESIDUALS)]
         for b in range(0, B, step)

@@ -20,6 +20,8 @@ PRODUCTS = {
     "tf32": ("tf32", 1),
     "tf32x3": ("tf32", 3),
     "fp16x3": ("fp16", 3),
+    "fp16x2": ("fp16", 2),
+    "fp16": ("fp16", 1),
 }
 
 
@@ -33,6 +35,7 @@ class Kernel(NamedTuple):
     flops: the launch's arguments -> {format: Count}, for one matrix of its batch.
     more: the launch's arguments -> elements besides, of a tensor of which it needs a part.
     batch: a tensor with the batch in front, where it needs only parts.
+    idle: whether a launch has nothing to do.
     """
 
     role: str
@@ -41,6 +44,7 @@ class Kernel(NamedTuple):
     flops: Callable = lambda a: {}
     more: Callable = lambda a: 0
     batch: str = ""
+    idle: Callable = lambda a: False
 
 
 def _product(count, precision):
@@ -86,6 +90,15 @@ def _subtract(a):
     return {kind: all_of_it + -1 * share}
 
 
+def _flat(role, reads, writes, flops):
+    """A line of stage 9, as if every matrix were flat: who is, is decided on the device."""
+
+    def few(a):
+        return flops(SimpleNamespace(**vars(a) | {"PRECISION": a.FLAT}))
+
+    return Kernel(role, f"{reads} flat", writes, few, idle=lambda a: a.FLAT is None)
+
+
 def _gram(a):
     _, m, b = a.V.shape
     return _product(gemm(b, b, m) + (gemm(b, a.NB, m) if a.TWO else Count()), a.PRECISION)
@@ -106,7 +119,18 @@ def _whole(a):
     return _with(panels, _product(updates, a.PRECISION))
 
 
+def _whole_in_lanes(a):
+    return {"fp32": geqr2(*a.A.shape[1:])}
+
+
+def _cross(a):
+    return _product(gemm(a.nb, a.NB, a.m), a.PRECISION)
+
+
 def _square(a):
+    # of three bfloat16 parts four products tell all; see tiles.gram_of_any
+    if a.THIRDS:
+        return {"bf16": 4 * model.square(a.m)}
     return _product(model.square(a.m), "tf32x3")
 
 
@@ -115,12 +139,26 @@ def _eliminate(a):
 
 
 def _vectors(a):
-    return _with(model.lengths(a.m), _product(model.vectors(a.m, a.TWO), a.PRECISION))
+    products = _product(model.vectors(a.m, a.TWO), a.PRECISION)
+    if a.PRECISION == "fp16x3":
+        # V^T V takes two of its three; see tiles.gram
+        products = {"fp16": products["fp16"] + -1 * model.square(a.m)}
+    return _with(model.lengths(a.m), products)
 
 
 def _judge(a):
-    others, products = model.judge()
-    return _with(others, _product(products, "tf32x3"))
+    others, products, rough = model.judge()
+    return _with(others, {"tf32": 3 * products + rough})
+
+
+def _upper(a):
+    """Of a share of a square, what blocks on its diagonal have and what is right of them."""
+    return a.shares * a.NB * (a.NB + a.N0) // 2
+
+
+def _judged(a):
+    """V^T V, V^T U of two panels, R, W and L^T."""
+    return _upper(a) + (3 + a.TWO * a.shares) * a.NB**2
 
 
 def _below(a):
@@ -188,16 +226,16 @@ KERNELS = {
     "update_kernel": Kernel("update", "V T G C e", "C", _update),
     "share_kernel": Kernel("update", "V C", "W", _share),
     "subtract_kernel": Kernel("update", "V T G W C e", "C", _subtract),
+    "routed_update_kernel": _flat("update", "V T G C e", "C", _update),
+    "routed_share_kernel": _flat("update", "V C", "W", _share),
+    "routed_subtract_kernel": _flat("update", "V T G W C e", "C", _subtract),
     # W has room for more than it gets here, see vectors_kernel
     "square_kernel": Kernel("panel", "P", "", _square, lambda a: -(-a.m // a.rows) * a.NB**2),
     # and the top of the panel
-    "eliminate_kernel": Kernel(
-        "panel", "", "S e ok", _eliminate, lambda a: (a.shares + 1) * a.NB**2
-    ),
-    # W^-1 and the top of V, which takes the place of that of the panel
-    "vectors_kernel": Kernel("panel", "P e", "F W squares", _vectors, lambda a: a.NB**2),
-    # R, W and L^T, and V^T V where the shares were
-    "judge_kernel": Kernel("panel", "W squares ok", "tau T G ok", _judge, lambda a: 4 * a.NB**2),
+    "eliminate_kernel": Kernel("panel", "", "S e ok", _eliminate, lambda a: _upper(a) + a.NB**2),
+    # W^-1, and the top of V
+    "vectors_kernel": Kernel("panel", "P e", "F W squares", _vectors, lambda a: 2 * a.NB**2),
+    "judge_kernel": Kernel("panel", "squares e ok", "tau T G ok", _judge, _judged),
     # as if all panels stood
     "fallback_kernel": Kernel("panel", "ok"),
     # R
@@ -206,8 +244,14 @@ KERNELS = {
     "tiny_kernel": Kernel("whole", "A", "H tau", lambda a: {"fp32": geqr2(*a.A.shape[1:])}),
     # of C = None it makes the identity itself
     "mirrors_kernel": Kernel("whole", "tau C", "Q", _mirrors, _below),
+    "cross_kernel": Kernel("panel", "F", "G", _cross),
     "blocks_kernel": Kernel("blocks", flops=_v_products, more=_v, batch="H"),
     "factors_kernel": Kernel("blocks", "tau", "", _t_inverses, _t),
+}
+# those of stage 10 have the names of others, and their columns in Q lanes
+IN_LANES = {
+    "panel_kernel": Kernel("panel", "H", "H tau F T", _panel),
+    "whole_kernel": Kernel("whole", "A", "H tau", _whole_in_lanes),
 }
 # the stages' own are above; these are patterns in the names of torch's
 TORCH = ((r"FillFunctor|Memset|Memcpy|copy_kernel", "fill"),)
@@ -229,10 +273,12 @@ def cost(name, given):
     Args:
         given: {parameter: value} of the launch, tensors and constants.
     """
-    if name not in KERNELS:
+    kernel = (IN_LANES if "Q" in given else KERNELS).get(name)
+    if kernel is None:
         return None, None
-    kernel = KERNELS[name]
     a = SimpleNamespace(**{key.removesuffix("_ptr"): value for key, value in given.items()})
+    if kernel.idle(a):
+        return 0, {}
     moved = 0
     for names in (kernel.reads, kernel.writes):
         # one that is given in place of another which the kernel does not look at counts once

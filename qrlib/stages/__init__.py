@@ -8,8 +8,10 @@ from importlib import import_module
 
 ANYWHERE = ("s01_mirror", "s02_unblocked", "s03_blocked", "s04_recursive")
 # float32 on an NVIDIA GPU, or through Triton's interpreter
-TRITON = ("s05_panel", "s06_update", "s07_whole", "s08_cholesky")
+TRITON = ("s05_panel", "s06_update", "s07_whole", "s08_cholesky", "s09_mixed", "s10_blackwell")
 STAGES = ANYWHERE + TRITON
+# whose geqrf takes policy="fp32" or "fast"
+POLICIES = ("s09_mixed", "s10_blackwell")
 
 
 def stage(name):

@@ -52,10 +52,10 @@ def inner_products(
     W, X = tl.zeros([NB, BC], tl.float32), tl.zeros([NB, BC], tl.float32)
     for r0 in tl.range(0, m, BR, num_stages=STAGES):
         c1, c2 = tiles.parts(_load(C_ptr, i, c, m - r0, n, stride_cm), PRECISION)  # [BR, BC]
-        v1, v2 = _factor(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)  # [BR, NB]
+        v1, v2 = factor_tile(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)  # [BR, NB]
         W = tiles.product(tl.trans(v1), tl.trans(v2), c1, c2, W, PRECISION)
         if TWO:
-            v1, v2 = _factor(V_ptr + NB, lo, i, k, m - r0, nb, stride_vm, PRECISION)
+            v1, v2 = factor_tile(V_ptr + NB, lo, i, k, m - r0, nb, stride_vm, PRECISION)
             X = tiles.product(tl.trans(v1), tl.trans(v2), c1, c2, X, PRECISION)
         # the pointers walk, so that offsets stay small where a matrix is larger than 2^31
         V_ptr += BR * stride_vm
@@ -64,7 +64,7 @@ def inner_products(
 
 
 @triton.jit
-def _factor(ptr, lo, i, k, m, nb, stride, PRECISION: tl.constexpr):
+def factor_tile(ptr, lo, i, k, m, nb, stride, PRECISION: tl.constexpr):
     return tiles.load_factor(ptr + i * stride + k, lo, (i < m) & (k < nb), PRECISION)
 
 
@@ -110,10 +110,10 @@ def subtract(
             early = _load(C_ptr + BR * stride_cm, i, c, m - r0 - BR, n, stride_cm)
         else:
             C = _load(C_ptr, i, c, m - r0, n, stride_cm)
-        v1, v2 = _factor(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)
+        v1, v2 = factor_tile(V_ptr, lo, i, k, m - r0, nb1, stride_vm, PRECISION)
         D = tiles.product(v1, v2, z1, z2, tl.zeros([BR, BC], tl.float32), PRECISION)
         if TWO:
-            v1, v2 = _factor(V_ptr + NB, lo, i, k, m - r0, nb, stride_vm, PRECISION)
+            v1, v2 = factor_tile(V_ptr + NB, lo, i, k, m - r0, nb, stride_vm, PRECISION)
             D = tiles.product(v1, v2, y1, y2, D, PRECISION)
         C -= tiles.whole(D, PRECISION) * s
         if e_ptr is not None:
@@ -236,7 +236,7 @@ def gram_kernel(
         v1, v2 = tiles.parts(V, PRECISION)
         W = tiles.product(tl.trans(v1), tl.trans(v2), v1, v2, W, PRECISION)
         if TWO:
-            u1, u2 = _factor(F_ptr - NB, lo, i, k, m - r0, NB, stride_fm, PRECISION)
+            u1, u2 = factor_tile(F_ptr - NB, lo, i, k, m - r0, NB, stride_fm, PRECISION)
             X = tiles.product(tl.trans(v1), tl.trans(v2), u1, u2, X, PRECISION)
         V_ptr += BR * stride_vm
         F_ptr += BR * stride_fm
@@ -320,7 +320,12 @@ def of_factor(V):
     return V.stride(1) if V.ndim == 4 else 0, (V.stride(0), V.stride(-2))
 
 
-def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2):
+KERNELS = update_kernel, share_kernel, subtract_kernel
+
+
+def update(
+    V, T, C, precision, *, G=None, e=None, done=0, fill=2, kernels=KERNELS, first=(), **constants
+):
     """C <- Q^T C in place, by one panel of up to 64 columns or by two.
 
     Args:
@@ -329,41 +334,43 @@ def update(V, T, C, precision, *, G=None, e=None, done=0, fill=2):
         C: [B, m, n], scaled. e: [B, n], the exponents of its scale.
         done: rows that are R's from now on, and get the scale of A, if e is given.
         fill: of share_out.
+        kernels: to take instead of the three, with `first` in front of their arguments.
+        constants: more of theirs.
     """
     B, m, n = C.shape
     two = V.shape[-1] > NB
     nb = V.shape[-1] - NB if two else V.shape[-1]
     nk = NB if two or nb > N0 else N0
     row = 8 if two else nk // N0
-    (BR, BC, warps, stages), first = TABLE[row], FIRST[row]
+    (BR, BC, warps, stages), pass_1 = TABLE[row], FIRST[row]
     if n <= BC // 2:
         # registers do not suffice to load ahead for these, too
-        BC, stages, first = max(16, next_power_of_2(n)), 1, (BR, 1)
+        BC, stages, pass_1 = max(16, next_power_of_2(n)), 1, (BR, 1)
     columns = cdiv(n, BC)
     shares, rows = share_out(B, columns, m, C.device, fill=fill)
     lo, v = of_factor(V)
     t, c = T.stride()[:2], C.stride()[:2]
     shape = {"NB": nk, "BC": BC, "TWO": two, "PRECISION": precision, "num_warps": warps}
-    shape["num_stages"] = stages
+    shape |= {"num_stages": stages, **constants}
     # the kernel does not look at it
     G = T if G is None else G
     last = 0 if e is None else e.stride(0)
     if shares == 1:
-        update_kernel[(B, columns)](
-            V, T, G, C, e, m, n, nb, lo, done, *v, *t, *c, last,
-            BR=BR, FIRST=first, EARLY=_early(C.device), **shape,
+        kernels[0][(B, columns)](
+            *first, V, T, G, C, e, m, n, nb, lo, done, *v, *t, *c, last,
+            BR=BR, FIRST=pass_1, EARLY=_early(C.device), **shape,
         )  # fmt: skip
         return
     W = C.new_empty(B, shares, 1 + two, nk, n)
     grid = (B, columns, shares)
-    share_kernel[grid](V, C, W, m, n, nb, lo, rows, *v, *c, FIRST=first, **shape)
-    subtract_kernel[grid](
-        V, T, G, W, C, e, m, n, nb, lo, rows, done, *v, *t, *c, last, BR=BR, **shape
+    kernels[1][grid](*first, V, C, W, m, n, nb, lo, rows, *v, *c, FIRST=pass_1, **shape)
+    kernels[2][grid](
+        *first, V, T, G, W, C, e, m, n, nb, lo, rows, done, *v, *t, *c, last, BR=BR, **shape
     )  # fmt: skip
 
 
-def update_beside(V, T, C, precision, *, e, **options):
-    """As update, with a program for each multiprocessor at a time: panels find room beside it."""
+def beside(update, V, T, C, precision, *, e, **options):
+    """An update with a program for each multiprocessor at a time: panels find room beside it."""
     BC = TABLE[8][1]
     step = max(1, processors(C.device) // C.shape[0]) * BC
     for c in range(0, C.shape[-1], step):
@@ -407,11 +414,17 @@ def _scratch(B, m, precision, like):
     return F, like.new_empty(B, NB, NB), like.new_zeros(B, 2 * NB, NB)
 
 
-def factor(H, e, tau, precision="fp16x3", panel=panel):
+def no_corner(H, tau):
+    """False: a panel that nothing follows is a panel like all others."""
+    return False
+
+
+def factor(H, e, tau, precision="fp16x3", panel=panel, update=update, corner=no_corner):
     """H 2^e = Q R in place, and R in the scale of A; see scaling.scaled.
 
     Args:
-        tau: [B, k], written. panel: what factors up to 64 columns, called as the one above.
+        tau: [B, k], written. panel, update: called as those above.
+        corner: (H, tau of a panel that no columns follow) -> whether it has factored them.
     """
     B, m, n = H.shape
     k = min(m, n)
@@ -427,17 +440,19 @@ def factor(H, e, tau, precision="fp16x3", panel=panel):
         p, q = min(j + NB, k), min(j + 2 * NB, k)
         Vj, Fj = V[:, : m - j, : p - j], F[..., : m - j, : q - j]
         first = Fj[..., : p - j]
-        panel(H[:, j:, j:p], tau[:, j:p], Vj, T[:, :NB], None, precision, first, branch)
+        if p < n or not corner(H[:, j:, j:], tau[:, j:]):
+            panel(H[:, j:, j:p], tau[:, j:p], Vj, T[:, :NB], None, precision, first, branch)
         if p < q:
             update(Fj[..., :NB], T[:, :NB], H[:, j:, p:q], precision, e=e[:, p:q], done=NB)
             Vp = V[:, : m - p, : q - p]
             both = Fj[..., NB:, :]
-            panel(H[:, p:, p:q], tau[:, p:q], Vp, T[:, NB:], G, precision, both, branch)
+            if q < n or not corner(H[:, p:, p:], tau[:, p:]):
+                panel(H[:, p:, p:q], tau[:, p:q], Vp, T[:, NB:], G, precision, both, branch)
         branch.join()
         r = min(q + 2 * NB, n) if ahead else n
         if r < n:
             with branch.fork():
-                update_beside(Fj, T, H[:, j:, r:], precision, G=G, e=e[:, r:], done=q - j)
+                beside(update, Fj, T, H[:, j:, r:], precision, G=G, e=e[:, r:], done=q - j)
         if q < n:
             update(Fj, T, H[:, j:, q:r], precision, G=G, e=e[:, q:r], done=q - j)
     branch.join()

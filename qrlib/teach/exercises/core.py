@@ -35,8 +35,10 @@ CHAPTERS = {
     "11": "reconstruction",
     "12": "precision",
     "13": "s08_cholesky",
-    "14": "measure",
-    "15": "use",
+    "14": "s09_mixed",
+    "15": "s10_blackwell",
+    "16": "measure",
+    "17": "use",
 }
 # the same the other way round: an exercise called by the name of its chapter, as "measure.2", keeps
 # that name when chapters are put before it, and its number follows

@@ -476,7 +476,8 @@ def strips(n):
 
 def took(stage, B, n, mode, data=ALL_CASES):
     """Seconds that a stage took for the first dense case of a size; mode "eager" or "replay"."""
-    rows = results.load(data).find(stage=stage, batch=B, n=n, family="dense", mode=mode)
+    case = {"batch": B, "n": n, "family": "dense", "precision": "fp32"}
+    rows = results.load(data).find(stage=stage, mode=mode, **case)
     return rows[0]["median_us"] / 1e6
 
 

@@ -17,7 +17,7 @@ from qrlib.launches import Config, launches
 from qrlib.matrices import make
 from qrlib.stages import s06_update, s08_cholesky
 from qrlib.stages.s03_blocked import geqrf as mirrors
-from qrlib.stages.s06_update import NB
+from qrlib.stages.s06_update import N0, NB
 from qrlib.streams import Branch
 from qrlib.teach.ahead import length, schedule
 from qrlib.teach.figures.certify import Table
@@ -54,7 +54,10 @@ class Moment(NamedTuple):
 
 
 def moments(P=P43):
-    """[Moment] of a panel [m, N] that is one block, as `_block_row` goes through it, in float64."""
+    """[Moment] of a panel [m, N] that is one block, in float64.
+
+    As `_block_row` goes through it, where X is one row behind G.
+    """
     N = P.shape[1]
     X, left = P[:N], np.arange(2 * N) < N
     z = [np.concatenate(rows) for rows in zip(P.T @ P, X)]
@@ -191,8 +194,8 @@ class Part(NamedTuple):
     steps: int
 
 
-# one for each column
-STEPS = {"eliminate": NB, "judge": NB}
+# one for each column, and for each of a block where all blocks go at once
+STEPS = {"eliminate": NB, "judge": N0}
 
 
 def panel_parts(B, m):
@@ -390,9 +393,9 @@ def beside(results=None, mode="replay"):
     """
     results = load(CASES) if results is None else results
     rows = []
-    for row in results.find(stage=STAGE, mode=mode):
+    for row in results.find(stage=STAGE, mode=mode, precision="fp32"):
         key = {name: row[name] for name in ("batch", "n", "family", "cond", "precision")}
-        six = [each for each in results.find(stage="s06_update", mode=mode, **key) if each["ok"]]
+        six = results.find(stage="s06_update", mode=mode, ok=True, **key)
         if not (row["ok"] and six):
             continue
         old, new = six[0]["median_us"], row["median_us"]
@@ -411,8 +414,11 @@ def spent(results=None, mode="replay"):
     with what its bytes and its arithmetic would take at the measured ceilings."""
     results = load(PROFILE) if results is None else results
     rows = []
-    for row in results.find(mode=mode):
+    for row in results.find(mode=mode, precision="fp32"):
         by = {each["role"]: each for each in row["profile"]["roles"]}
+        if not by.keys() >= set(ROLES):
+            # one launch, which is all of them
+            continue
         parts = (f"{100 * by[role]['share']:.0f} %" for role in ROLES)
         times = (f"{by[role]['times']:.1f}" for role in ROLES[:2])
         rows.append([named(row), duration(row["median_us"]), *parts, *times])
@@ -424,10 +430,14 @@ def spent(results=None, mode="replay"):
 
 
 class Inner(NamedTuple):
-    """The innermost loop of a kernel that takes a root, one mirror: {family: instructions}."""
+    """The innermost loop of a kernel that takes roots.
+
+    counts, chain: {family: instructions} of all of it, and from its first root to its last.
+    """
 
     config: Config
     counts: dict
+    chain: dict
 
 
 @cache
@@ -436,15 +446,17 @@ def in_loop(stage, kernel, target="sm_90a"):
     for each in launches(stage, 640, 512, 512, target=target):
         if each.config.name == kernel:
             made = compile_config(each.config, target)
+            loops = [[it.name for it in made.plain if it.address in loop] for loop in made.loops]
             # roots and inverses have a unit of their own
-            roots = [it.address for it in made.plain if it.name == "MUFU"]
-            inside = [
-                [it.name for it in made.plain if it.address in loop]
-                for loop in made.loops
-                if any(address in loop for address in roots)
-            ]
+            inside = [names for names in loops if "MUFU" in names]
             if inside:
                 names = min(inside, key=len)
-                counts = families(Counter(names))
-                return Inner(each.config, {"all": len(names)} | counts)
+                last = len(names) - names[::-1].index("MUFU")
+                return Inner(
+                    each.config, _counts(names), _counts(names[names.index("MUFU") : last])
+                )
     raise ValueError(f"stage {stage} starts no {kernel} with a loop around a root")
+
+
+def _counts(names):
+    return {"all": len(names)} | families(Counter(names))

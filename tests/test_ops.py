@@ -217,6 +217,13 @@ def test_operators_come_where_a_mode_looks_and_not_else():
     torch.testing.assert_close(inside, qrlib.qr(A))
 
 
+def test_orthogonalize_makes_no_r():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        qrlib.orthogonalize(A, positive_diag=True)
+    names = {each.name for each in seen.events()}
+    assert "aten::geqrf" in names and "aten::triu" not in names
+
+
 def test_a_subclass_gets_its_operators():
     class Named(torch.Tensor):
         seen = []

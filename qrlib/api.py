@@ -169,27 +169,7 @@ def qr(A, mode="reduced", *, positive_diag=False, stage="auto", precision="fp32"
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
     check_matrix("A", A, gradient=True, half=True)
-    check_numbers("A", A)
-    check_precision(precision)
-    dtype, A = A.dtype, _widened(A)
-    m, n = A.shape[-2:]
-    if isinstance(A, np.ndarray) or not differentiated(A):
-        found = form(A, mode, positive_diag, stage, precision)
-    elif mode == "complete" and m > n:
-        raise RuntimeError(
-            f"A requires a gradient, and the last {m - n} columns of Q [..., {m}, {m}] have none: "
-            "they are any basis of what the others leave; use mode 'reduced', or A.detach()"
-        )
-    else:
-        from qrlib.gradient import reduced
-
-        Q, R = reduced(A, positive_diag, stage, precision)
-        found = (R,) if mode == "r" else (Q, R)
-    if out is not None:
-        found = _written((out,) if mode == "r" else out, found, A)
-    elif A.dtype != dtype:
-        found = tuple(X.astype(dtype) if isinstance(X, np.ndarray) else X.to(dtype) for X in found)
-    return found if len(found) > 1 else found[0]
+    return _formed(A, mode, positive_diag, stage, precision, out)
 
 
 @on_shards
@@ -211,29 +191,58 @@ def orthogonalize(A, *, positive_diag=False, stage="auto", precision="fp32"):
             f"A must have at least as many rows as columns; got {shape_of(A)}; "
             "for orthonormal rows orthogonalize its transpose"
         )
-    return qr(A, positive_diag=positive_diag, stage=stage, precision=precision)[0]
+    return _formed(A, "q", positive_diag, stage, precision)
+
+
+def _formed(A, mode, positive_diag, stage, precision, out=None):
+    """What qr gives for an A that is a matrix; for mode "q" the Q of mode "reduced" alone."""
+    check_numbers("A", A)
+    check_precision(precision)
+    dtype, A = A.dtype, _widened(A)
+    m, n = A.shape[-2:]
+    if isinstance(A, np.ndarray) or not differentiated(A):
+        found = form(A, mode, positive_diag, stage, precision)
+    elif mode == "complete" and m > n:
+        raise RuntimeError(
+            f"A requires a gradient, and the last {m - n} columns of Q [..., {m}, {m}] have none: "
+            "they are any basis of what the others leave; use mode 'reduced', or A.detach()"
+        )
+    else:
+        from qrlib.gradient import reduced
+
+        Q, R = reduced(A, positive_diag, stage, precision)
+        found = {"q": (Q,), "r": (R,)}.get(mode, (Q, R))
+    if out is not None:
+        found = _written((out,) if mode == "r" else out, found, A)
+    elif A.dtype != dtype:
+        found = tuple(X.astype(dtype) if isinstance(X, np.ndarray) else X.to(dtype) for X in found)
+    return found if len(found) > 1 else found[0]
 
 
 def form(A, mode, positive_diag, stage, precision):
-    """(Q, R), or (R,) for mode "r", of A [..., m, n], which has been checked."""
+    """(Q, R), (R,) for mode "r" or (Q,) for "q", of A [..., m, n], which has been checked."""
     H, tau = _factored(A, stage, precision)
     m, n = A.shape[-2:]
     k = min(m, n)
     xp = namespace(A)
-    R = xp.triu(H) if mode == "complete" else unpack_r(H)
     if positive_diag:
         # copysign, for a -0.0 on the diagonal is to become 0.0
-        signs = xp.copysign(xp.ones_like(tau), xp.diagonal(R, 0, -2, -1))
-        R[..., :k, :] *= signs[..., None]
-    if mode == "r":
-        return (R,)
-    if mode == "reduced" or m == k:
-        Q = _product(H[..., :k], tau)
-    else:
-        Q = ormqr(H, tau, _columns_of_identity(A, m, m))
-    if positive_diag:
-        Q[..., :k] *= signs[..., None, :]
-    return Q, R
+        signs = xp.copysign(xp.ones_like(tau), xp.diagonal(H, 0, -2, -1))
+    found = []
+    if mode != "r":
+        if mode != "complete" or m == k:
+            Q = _product(H[..., :k], tau)
+        else:
+            Q = ormqr(H, tau, _columns_of_identity(A, m, m))
+        if positive_diag:
+            Q[..., :k] *= signs[..., None, :]
+        found.append(Q)
+    if mode != "q":
+        R = xp.triu(H) if mode == "complete" else unpack_r(H)
+        if positive_diag:
+            R[..., :k, :] *= signs[..., None]
+        found.append(R)
+    return tuple(found)
 
 
 def _written(out, found, A):

@@ -2,7 +2,8 @@
 
 A list may mix shapes, dtypes, devices, batches, tensors and NumPy arrays: each kind is a group, and
 results come in the order of the list. Those of a group share memory, each its own part of it; to
-keep one and let the others go, clone it. A group is copied together first; one member alone is not.
+keep one and let the others go, or to change one that has a derivative, clone it. A group is copied
+together first; one member alone is not.
 """
 
 import sys
@@ -97,14 +98,26 @@ def _together(function, As):
     """[function(A) for A in As] by one call, all of one kind."""
     if len(As) == 1:
         return [function(As[0])]
+    xp = namespace(As[0])
+    if all(A.shape == As[0].shape for A in As):
+        # one operation for all: to cut a tiny matrix out takes as long as to factor it
+        return _members(function(xp.stack(As)))
     parts = [flat(A) for A in As]
-    found = function(namespace(As[0]).concatenate(parts))
+    found = function(xp.concatenate(parts))
     results, first = [], 0
     for A, part in zip(As, parts, strict=True):
         rows = slice(first, first + len(part))
         results.append(_part(found, rows, A.shape[:-2]))
         first += len(part)
     return results
+
+
+def _members(found):
+    """What a result says of each index of its first dimension."""
+    if isinstance(found, tuple):
+        make = getattr(found, "_make", tuple)
+        return [make(each) for each in zip(*map(_members, found), strict=True)]
+    return list(found)
 
 
 def _part(found, rows, batch):

@@ -119,4 +119,5 @@ def _solve(R, Y, lost):
         return np.linalg.solve(R.astype(np.float64), Y).astype(Y.dtype)
     import torch
 
-    return torch.linalg.solve_triangular(R.double(), Y.double(), upper=True).to(Y.dtype)
+    X = torch.linalg.solve_triangular(R.double(), Y.double(), upper=True)
+    return X.to(Y.dtype).contiguous()

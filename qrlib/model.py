@@ -431,8 +431,9 @@ def _geqrt3_launches(m, b):
 # of stages 5 to 8: columns of a narrow and of a wide panel, rows up to which a panel stays in
 # registers, rows of a slice of a taller one, rows up to which columns are scaled in one reading
 NARROW, WIDE, TALL, SLICE, ONCE = 16, 64, 2048, 256, 4096
-# of stage 9: so many matrices with so many columns have a launch for each of two routes
-APART, ROUTED = 32, 512
+# of stage 9: columns from which on a matrix has two routes, and the fewest matrices and the columns
+# of which each has a launch
+ROUTED, APART, TOGETHER = 512, 32, 896
 # of stage 10: rows and columns up to which a matrix is in the registers of a program
 ALONE = 512, 64
 # rows of stage 7's tiles, and the columns that it updates at a time; of more matrices than MANY,
@@ -634,7 +635,8 @@ def _cholesky(B, m, n, nb):
 
 def _mixed(B, m, n, nb):
     """Stage 9: stage 8 with two routes. Products count once, and flags are next to nothing."""
-    routes = 2 if B >= APART and min(m, n) >= ROUTED else 1
+    apart = min(m, n) >= ROUTED and (B >= APART or min(m, n) < TOGETHER)
+    routes = 2 if apart else 1
     return _two_wide_panels(B, m, n, nb, _reconstructed, routes)
 
 

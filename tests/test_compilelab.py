@@ -481,6 +481,17 @@ EVERY_PANEL = {
 FEW_PANELS = "fallback_kernel"
 
 
+def innermost(artifact):
+    """How many loads and stores of spilled values stand in loops that have no loop inside."""
+
+    def inside(b, a):
+        return b != a and b.first in a and b.last in a
+
+    ends = [a for a in artifact.loops if not any(inside(b, a) for b in artifact.loops)]
+    here = [each for each in artifact.plain if each.name in compilelab.FAMILIES["SPILL"]]
+    return sum(any(each.address in loop for loop in ends) for each in here)
+
+
 def misread(artifact):
     """Instructions that make the upper half of a descriptor from where shared memory begins.
 
@@ -528,8 +539,10 @@ def test_stage_kernels_fit_and_do_not_spill_where_it_costs(config, target):
     assert not misread(artifact), str(artifact)
     if config.name in EVERY_PANEL:
         assert artifact.stack == 0, str(artifact)
-    # what stands outside of all loops is executed once: a little of it is harmless
-    outside, inside = artifact.spills
-    loops = 0.01 if config.name == FEW_PANELS else 0
+    # what no innermost loop has is executed once or, a half of a panel each time, twice: a little
+    # of it is harmless; so is an address that waits while flags of 64 tiles are read at a time
+    spills = sum(artifact.spills)
+    inside = innermost(artifact)
     total = sum(artifact.mix.values())
-    assert inside <= loops * total and outside < 0.02 * total, str(artifact)
+    loops = 0.01 * total if config.name == FEW_PANELS else config.name.startswith("routed_")
+    assert inside <= loops and spills - inside < 0.02 * total, str(artifact)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tables import normal
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import qrlib
 from qrlib import api, foreach
@@ -93,6 +94,48 @@ def test_one_call_a_kind(name, monkeypatch):
     assert len(calls) == GROUPS - (name == "orthogonalize")
     # 1 + 3 + 0 + 4 matrices of 7 x 4 in one call; who is alone is not copied and keeps its shape
     assert (8, 7, 4) in calls and (2, 5, 5) in calls and (9, 4) in calls and (1, 1) in calls
+
+
+class Counted(TorchDispatchMode):
+    """How many operations PyTorch was asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@each_function
+@pytest.mark.parametrize("batch", ((), (2,)))
+def test_members_alike_cost_nothing_each(name, batch):
+    """A tiny matrix is factored in the time of one or two operations."""
+    together, _ = FUNCTIONS[name]
+    counts = []
+    for members in (2, 50):
+        As = [normal(*batch, 5, 3, seed=i) for i in range(members)]
+        with Counted() as asked:
+            assert len(together(As)) == members
+        counts.append(asked.count)
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("name", ("geqrf", "orthogonalize"))
+def test_derivatives_go_through(name):
+    """Of a list, by one call, as of each alone; where there is none, nothing is silent."""
+    As = [normal(5, 3, seed=i, dtype=DOUBLE).requires_grad_() for i in range(3)]
+    if name == "geqrf":
+        with pytest.raises(RuntimeError, match="requires a gradient") as caught:
+            foreach.geqrf(As)
+        assert caught.value.__notes__ == ["in the list: As[0], As[1], As[2]"]
+        return
+    sum((i + 1) * Q.sin().sum() for i, Q in enumerate(foreach.orthogonalize(As))).backward()
+    for i, A in enumerate(As):
+        alone = A.detach().requires_grad_()
+        ((i + 1) * qrlib.orthogonalize(alone).sin().sum()).backward()
+        torch.testing.assert_close(A.grad, alone.grad)
 
 
 @each_function

@@ -859,7 +859,7 @@ def test_a_matrix_is_one_program_where_the_stage_says_so():
 def test_sizes_of_the_plan_are_those_of_the_tables():
     """What to write into the model when a stage has other tiles."""
     s05, s06, s09 = (stage(name) for name in ("s05_panel", "s06_update", "s09_mixed"))
-    assert (model.APART, model.ROUTED) == (s09.TOGETHER, s09.MEDIUM)
+    assert (model.ROUTED, model.APART, model.TOGETHER) == (s09.MEDIUM, s09.TOGETHER, s09.LARGE)
     s10 = stage("s10_blackwell")
     alone = [shape for shape in s10.WHOLE if s10.alone(*shape)]
     assert model.ALONE == tuple(map(max, zip(*alone)))

@@ -23,6 +23,8 @@ FUNCTIONS = {
     "r": partial(qrlib.qr, mode="r"),
     "orthogonalize": qrlib.orthogonalize,
     "half": lambda A: qrlib.qr(A.to(torch.bfloat16)),
+    "lstsq": lambda A: tuple(qrlib.lstsq(A, A[..., :2])),
+    "a list": lambda A: tuple(qrlib.foreach.orthogonalize([A, A[..., :2], 2 * A])),
 }
 
 
@@ -50,7 +52,8 @@ def test_compile_without_a_break(name):
         assert_same(ours(X), function(X))
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+# a list is sorted by shapes, which so are those of its graph
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "a list"])
 def test_one_graph_for_all_sizes(name):
     """With dynamic shapes: what was compiled for one batch, height and width serves others."""
     graphs = []
@@ -215,6 +218,13 @@ def test_operators_come_where_a_mode_looks_and_not_else():
     assert torch.ops.qrlib.geqrf.default in seen
     assert torch.ops.qrlib.householder_product.default in seen
     torch.testing.assert_close(inside, qrlib.qr(A))
+
+
+def test_orthogonalize_makes_no_r():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        qrlib.orthogonalize(A, positive_diag=True)
+    names = {each.name for each in seen.events()}
+    assert "aten::geqrf" in names and "aten::triu" not in names
 
 
 def test_a_subclass_gets_its_operators():

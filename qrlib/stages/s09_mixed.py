@@ -21,7 +21,8 @@ from qrlib.stages.s08_cholesky import panel
 LARGE, MEDIUM, SPIKE = 896, 512, 2.0
 # fewer matrices have both routes in one launch; more have a launch for each, with room for more
 # programs in that of few products. So have narrow ones: of both routes for 32 columns ptxas 12.8
-# makes a kernel for sm_90a that reads a factor from the wrong place of shared memory
+# makes a kernel for sm_90a that reads a factor from the wrong place of shared memory. And so has
+# what makes two products: that beside three is more than the registers of a Blackwell
 TOGETHER, NARROW = 32, 32
 # of the pipeline of an update of few products, which has room for so many: chosen by hand on one
 # H200, 2026-11-30, Triton 3.6; again: python -m qrlib.bench --case 3 --precision fast --replay
@@ -132,7 +133,7 @@ def router(flat, n):
     routed = partial(s06_update.update, kernels=KERNELS, first=(flat, flat.shape[-1]))
 
     def update(V, T, C, precision, **options):
-        if C.shape[0] < TOGETHER and C.shape[-1] > NARROW:
+        if few == "fp16" and C.shape[0] < TOGETHER and C.shape[-1] > NARROW:
             routed(V, T, C, precision, FLAT=few, **options)
             return
         routed(V, T, C, None, FLAT=few, num_stages=STAGES, **options)

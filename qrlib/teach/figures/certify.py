@@ -50,8 +50,10 @@ def answers(n=5, seed=0):
     tau_one[0, -1] = 1
     return [
         Answer("nothing done", "H = A and \u03c4 = 0: nobody did anything.", A, A, 0 * tau),
+        # given: the fault that is put in
         Answer("one entry of R off", "One entry of R is 10 % too large.", A, H_off, tau),
         Answer("\u03c4 for a zero column", "The column of zeros got \u03c4 = 1.", A, H, tau_one),
+        # given: the fault that is put in
         Answer("one \u03c4 off", "\u03c4 of the first mirror is 10 % too small.", A, H, tau_off),
         Answer("stage 1", "What stage 1 returns.", A, H, tau),
     ]
@@ -318,6 +320,7 @@ def scale_map(n=32, seed=0):
     blind = (plain[:, 1] == 0) & ~passed[0]
     spans = [f"{at[0]:.0e} to {at[-1]:.0e}" for at in (SCALES[blind], *(SCALES[p] for p in passed))]
     alt = (
+        # given: the scales of the axis
         f"Factor residual and orthogonality of a {n} by {n} matrix against its scale, 1e-45 to "
         f"1e38. With an unscaled norm orthogonality is exactly 0 from {spans[0]}, while the factor "
         f"residual is {short(np.median(plain[blind, 0]))}; both are within the gates from "
@@ -353,6 +356,7 @@ SPECIAL = {
     "diagonal": "nothing to reflect",
     "rankdef": "last quarter exactly zero",
     "nearrank": "last quarter nearly the first",
+    # given: the family is made so
     "clustered": "second half at 4 eps",
     "band": "zeros off the diagonals",
     "rowscale": "rows fall 4 decades",

@@ -117,6 +117,7 @@ def clock_frame(title):
         else:
             fig.text(x(start) + 6, y - 11, label, anchor="start", **tail)
     for tick in range(0, 101, 20):
+        # given: where the axis begins
         fig.text(x(tick), 246, f"{tick}" if tick else "0 \u00b5s", size=11, color="muted")
         fig.line(x(tick), 232, x(tick), 237, color="muted", width=1)
     return Frame(fig, f"{_CLOCKS[clock]}: {us[clock]:.3g} \u00b5s. {said}", title)
@@ -307,6 +308,7 @@ def halve_frame(us, shape, name):
     after = halved(us, shape)
     score, total = (f(after) / f(us) for f in (geomean, sum))
     batch, n = shape
+    # given: what if it were
     title = f"{batch} x {n} in half the time"
     said = (
         f"{title}: the geometric mean goes from {geomean(us):.0f} to {geomean(after):.0f} us, "
@@ -498,6 +500,7 @@ def way(story, floor_us):
     fig = Figure(
         440,
         330,
+        # given: the ends of the axis
         f"A logarithmic scale from a second down to 100 us. From the top: {told}; far below, the "
         f"floor of the model, {floor_us:.0f} us.",
         max_width=520,

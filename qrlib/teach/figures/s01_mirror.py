@@ -435,6 +435,7 @@ def scales():
     errors = np.array([norm_errors(scale) for scale in SCALES])
     safe = SCALES[errors[:, 0] < 8 * EPS]
     alt = (
+        # given: the scales of the axis
         f"Relative error of a norm of 16 float32 numbers against their scale, from 1e-44 to 1e38. "
         f"The unscaled sum of squares is right between about {safe[0]:.0e} and {safe[-1]:.0e}; "
         f"below, its error rises to 1; above, it is infinite. larfg is right wherever float32 "

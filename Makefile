@@ -14,12 +14,13 @@ PORT        ?= 8000
 VENV := .venv
 BIN  := $(VENV)/bin
 SITE := _build/html
+ZIP  := _build/from-mirrors-to-tensor-cores.zip
 
 # named after the content, so that touching a file or switching branches installs nothing again
 STAMP := $(VENV)/installed-$(shell cat requirements.txt pyproject.toml | cksum | tr ' ' '-')
 
 .DEFAULT_GOAL := help
-.PHONY: help book strict test browser bench lint format serve lab clean distclean
+.PHONY: help book strict test browser bench lint format serve zip lab clean distclean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ format: $(STAMP)  ## format the code and mend what can be mended by itself
 
 serve: $(STAMP) $(SITE)/index.html  ## show the built book on http://127.0.0.1:8000
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
+
+zip: $(STAMP) $(SITE)/index.html  ## pack the built book into one file that opens without a network
+	@$(BIN)/python -m qrlib.teach.offline $(SITE) $(ZIP)
 
 lab: $(STAMP)  ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks

@@ -5,11 +5,12 @@ it says in advance which shapes and strides come out: all row-major. It says wha
 one more batch dimension. Where nobody is looking, the function itself is called.
 """
 
+import sys
 from functools import wraps
 
 import torch
 
-from qrlib import api
+from qrlib import api, sharding
 from qrlib.checks import differentiated
 from qrlib.compact import flat
 
@@ -106,3 +107,8 @@ def householder_product(H, tau):
 def ormqr(H, tau, C, transpose):
     """Q C, or Q^T C, for C [..., m, p]."""
     return api.apply_q(flat(H), flat(tau, 1), flat(C), transpose).reshape(C.shape).contiguous()
+
+
+# it takes two seconds to import, for those who have no DTensors
+if "torch.distributed.tensor" in sys.modules:
+    sharding.register()

@@ -1,4 +1,8 @@
-"""A batch spread over several GPUs: each rank factors the matrices it has, and nothing is sent."""
+"""A batch spread over several GPUs: each rank factors the matrices it has, and nothing is sent.
+
+The functions of the door take a DTensor apart themselves, so that it costs nothing where there is
+none; the operators behind them, which nobody has to call, have a rule by which torch does it.
+"""
 
 import sys
 from functools import wraps
@@ -66,3 +70,26 @@ def _check(placements, batch):
                 f"a DTensor must be replicated, or sharded on one of its {batch} batch dimensions, "
                 f"for a rank factors whole matrices; got {placement}; use .redistribute()"
             )
+
+
+def register():
+    """Give torch the rule for torch.ops.qrlib: it gathers matrices that are in parts.
+
+    Done with the first tensor that qrlib gets, if torch.distributed.tensor is imported by then.
+    """
+    from torch import ops
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.experimental import register_sharding
+
+    def rule(results):
+        def placements(*args):
+            batch = len(args[0].shape) - 2
+            return [
+                ([where] * results, [where if hasattr(X, "placements") else None for X in args])
+                for where in (*map(Shard, range(batch)), Replicate())
+            ]
+
+        return placements
+
+    for name, results in (("geqrf", 2), ("householder_product", 1), ("ormqr", 1)):
+        register_sharding(getattr(ops.qrlib, name).default)(rule(results))

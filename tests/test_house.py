@@ -20,9 +20,11 @@ from qrlib.stages import STAGES
 ROOT = Path(__file__).resolve().parent.parent
 TOP = {
     ".ci",
+    ".github",
     ".gitignore",
     ".pre-commit-config.yaml",
     "CHANGELOG.md",
+    "CITATION.cff",
     "CONTRIBUTING.md",
     "LICENSE",
     "Makefile",

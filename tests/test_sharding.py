@@ -77,12 +77,42 @@ def compiled(mesh):
     torch.testing.assert_close(ours.full_tensor(), qrlib.orthogonalize(WHOLE))
 
 
+def operators(mesh, placement, kept):
+    """Behind the door: torch goes by the rule, and gathers what is in parts."""
+    ops = torch.ops.qrlib
+    A = shared(mesh, placement=placement)
+    with CommDebugMode() as sent:
+        H, tau = ops.geqrf(A, "auto")
+        Q = ops.householder_product(H, tau)
+        R = ops.ormqr(H, tau, A, True)
+    assert (sent.get_total_counts() == 0) == (kept == placement)
+    H_, tau_ = qrlib.geqrf(WHOLE)
+    expected = (
+        H_,
+        tau_,
+        qrlib.householder_product(H_, tau_),
+        qrlib.ormqr(H_, tau_, WHOLE, transpose=True),
+    )
+    for X, Y in zip((H, tau, Q, R), expected, strict=True):
+        assert X.placements == (kept,)
+        torch.testing.assert_close(X.full_tensor(), Y)
+
+
 def on_a_grid(mesh):
     """Two dimensions of the mesh, one on each batch dimension."""
     grid = init_device_mesh("cpu", (RANKS, 1))
     R = qrlib.qr(distribute_tensor(WHOLE, grid, [Shard(0), Shard(1)]), mode="r")
     assert R.placements == (Shard(0), Shard(1))
     torch.testing.assert_close(R.full_tensor(), qrlib.qr(WHOLE, mode="r"))
+
+
+def a_list(mesh):
+    """In turn, for a rank has what it has of each."""
+    As = [shared(mesh), WHOLE, shared(mesh, WHOLE[:, 0])]
+    first, plain, third = qrlib.foreach.orthogonalize(As)
+    assert first.placements == third.placements == (FIRST,) and type(plain) is torch.Tensor
+    torch.testing.assert_close(first.full_tensor(), plain)
+    torch.testing.assert_close(third.full_tensor(), plain[:, 0])
 
 
 def product(change):
@@ -155,6 +185,11 @@ CASES = {
     },
     "compiled": compiled,
     "on a grid": on_a_grid,
+    "a list": a_list,
+    "operators, first": partial(operators, placement=FIRST, kept=FIRST),
+    "operators, second": partial(operators, placement=Shard(1), kept=Shard(1)),
+    "operators, replicated": partial(operators, placement=Replicate(), kept=Replicate()),
+    "operators, columns": partial(operators, placement=Shard(3), kept=Replicate()),
     **{
         f"{name}, refused": partial(refused, call=call, error=error, message=message)
         for name, (call, error, message) in BAD.items()

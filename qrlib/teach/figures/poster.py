@@ -173,6 +173,7 @@ def poster(wide=True, data=DATA):
     low, high = math.floor(math.log10(min(us))), math.ceil(math.log10(max(us)))
     ground = top + rung * len(STAGES)
     foot = textwrap.wrap(
+        # given: the scale of the axis
         f"Times of a batch, {case}, {stored.where()}, each passed its certificate; replayed as a "
         "CUDA graph where that is faster. From line to line a time grows tenfold.",
         118 if wide else 56,

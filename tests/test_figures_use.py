@@ -264,16 +264,23 @@ def test_with_q_it_is_that_of_qr(tmp_path):
     rows = []
     for case in q.STEPS:
         (ours,) = q.stages(case)
-        for stage, us in ((q.BASELINE, 4800.0), (ours, 48.0)):
-            row = dict(given["rows"][0]) | case._asdict()
+        # under the other policy it is no call of an optimizer's
+        for stage, precision, us in (
+            (q.BASELINE, "fp32", 4800.0),
+            (ours, "fp32", 48.0),
+            (ours, "fast", 1.0),
+        ):
+            row = dict(given["rows"][0]) | case._asdict() | {"precision": precision}
             rows.append(row | {"stage": stage, "mode": "eager", "median_us": us})
     path = tmp_path / "q.json"
     path.write_text(json.dumps(given | {"rows": rows}), "utf-8")
     step = figures.step_of(2048, formed=path)
     assert step.formed and step.torch == pytest.approx(240 * 100e-6)
     assert step.ours == pytest.approx(240e-6)
+    assert step.part(step.network) == f"{step.network:.2g}: 50 %"
     table = figures.step_table(formed=path)
     assert table.caption.endswith("QR with Q") and len(table.rows) == 3
+    assert table.rows[1][2:] == [step.part(step.torch), step.part(step.ours)]
     assert "a batch of 48, 48, 48" in " ".join(figures.step_words(formed=path).split())
 
 

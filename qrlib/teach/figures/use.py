@@ -395,6 +395,10 @@ class Step(NamedTuple):
         """Of the step, when its QR takes so long."""
         return qr / (self.network + qr)
 
+    def part(self, qr):
+        """The same in words, behind its seconds."""
+        return f"{qr:.2g}: {100 * self.share(qr):.2g} %"
+
 
 def network(hidden, layers=LAYERS, tokens=TOKENS, device="H200"):
     """Seconds: 12 hidden^2 weights a layer, six operations for each weight and token, in bf16."""
@@ -431,18 +435,11 @@ def step_table(sizes=(1024, 2048, 4096), formed=FORMED):
     steps = [step_of(hidden, formed) for hidden in sizes]
     what = "QR with Q" if steps[0].formed else "QR without Q, which is not measured yet"
     rows = [
-        [
-            f"{s.hidden}",
-            f"{s.network:.2g}",
-            f"{s.torch:.2g}",
-            f"{100 * s.share(s.torch):.2g} %",
-            f"{s.ours:.2g}",
-            f"{100 * s.share(s.ours):.2g} %",
-        ]
+        [f"{s.hidden}", f"{s.network:.2g}", *(s.part(qr) for qr in (s.torch, s.ours))]
         for s in steps
     ]
-    heads = ("hidden", "network", "torch", "share", "ours", "share")
-    return Table(f"seconds of a step; {what}", heads, rows)
+    heads = ("hidden", "network", "QR, torch", "QR, ours")
+    return Table(f"seconds: share of the step; {what}", heads, rows)
 
 
 def step_words(sizes=(1024, 2048, 4096), formed=FORMED):

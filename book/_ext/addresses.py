@@ -8,6 +8,7 @@ sets both to those of the repository it runs in.
 import os
 import re
 from html import escape
+from pathlib import Path
 from urllib.parse import urlencode
 
 COLAB = "https://colab.research.google.com"
@@ -25,6 +26,15 @@ def fill_in(app, config):
     # who shows a card asks the site for its picture, by a full address
     config.ogp_site_url = config.html_baseurl
     config.ogp_social_cards = {**config.ogp_social_cards, "enable": bool(site)}
+    if site:
+        from matplotlib import image
+
+        from qrlib.teach.pictures import card
+
+        file = Path(app.outdir) / "card.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        image.imsave(file, card())
+        config.ogp_social_cards["image"] = str(file)
 
 
 def on_page(app, pagename, templatename, context, doctree):

@@ -32,6 +32,8 @@ class PagesOfThisRun(Directive):
 
 def evidence(text):
     """[(kind, on what)] that a page says, markup and all."""
+    # words of two cells or two lines of a drawing are no sentence
+    text = re.sub(r"</(?:td|th|tr|p|li|div|text)>", ". ", text)
     plain = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", text))
     return sorted({(kind, word) for kind, said in KINDS.items() for word in said.findall(plain)})
 
@@ -48,20 +50,26 @@ def fill_in(app, doctree, docname):
         ran = NbMetadataCollector.get_doc_data(app.env)
         rows = []
         for page in in_order(app.env, app.config.root_doc):
-            if not (data := ran.get(page, {}).get("exec_data")):
-                continue
             title = app.env.titles[page].astext()
             uri = app.builder.get_relative_uri(docname, page)
             link = nodes.reference("", title, internal=True, refuri=uri)
-            seconds = "failed" if not data["succeeded"] else f"{data['runtime'] or 0:.1f}"
             badges = []
-            for kind, word in evidence(app.env.get_doctree(page).astext()):
+            # this page has a badge of every kind, as a legend
+            said = [] if page == docname else evidence(app.env.get_doctree(page).astext())
+            for kind, word in said:
                 badge = nodes.inline(
                     "", f"{JOINED[kind]} {word}", classes=["qr-badge", f"qr-{kind}"]
                 )
                 badges += [badge, nodes.Text(" ")]
-            rows.append(([link], [nodes.Text(seconds)], badges))
+            rows.append(([link], [nodes.Text(took(ran.get(page, {}).get("exec_data")))], badges))
         place.replace_self(table(["Page", "Seconds", "Evidence on it"], rows))
+
+
+def took(data):
+    """The seconds of a page, from what MyST-NB keeps of its run."""
+    if not data:
+        return "no code"
+    return f"{data['runtime']:.1f}" if data["succeeded"] else "failed"
 
 
 def table(heads, rows):

@@ -86,16 +86,17 @@ class OriginsTable:
         return "\n".join(f"{o.file}: {o.badge}, {o.date}. {o.what}. {o.told}" for o in self.rows)
 
     def _repr_html_(self):
-        heads = ("file", "badge", "date", "what", "commit, software, command")
-        head = "".join(f"<th scope='col'>{h}</th>" for h in heads)
+        head = "".join(
+            f"<th scope='col'>{h}</th>" for h in ("file", "badge", "date", "what it holds")
+        )
         body = "".join(
             f"<tr><th scope='row'>{escape(o.file)}</th>"
             f"<td><span class='qr-badge qr-{o.kind}'>{escape(o.badge)}</span></td>"
-            f"<td>{escape(o.date)}</td><td>{escape(o.what)}</td><td>{escape(o.told)}</td></tr>"
+            f"<td>{escape(o.date)}</td><td>{escape(o.what)}<br><small>{escape(o.told)}</small></td></tr>"
             for o in self.rows
         )
         return (
             "<div role='region' aria-label='Where the stored numbers are from' tabindex='0' "
-            "style='overflow-x:auto'><table class='qr-certificate'>"
+            "style='overflow-x:auto'><table class='qr-certificate qr-origins'>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )

@@ -1,7 +1,7 @@
-"""`python -m qrlib.teach.pictures`: the pictures of book/_static that only the book shows.
+"""`python -m qrlib.teach.pictures`: the poster of the ladder as a file, to print and pin up.
 
-The poster of the ladder, and the small picture on the cards by which other sites show a page. What
-the README shows too is written by qrlib.teach.readme.
+What the README shows is written by qrlib.teach.readme. `card` is the small picture on the cards by
+which other sites show a page of the book; a build that knows its address draws them.
 """
 
 import pathlib
@@ -11,9 +11,7 @@ import numpy as np
 from qrlib.teach.figures import front, poster
 from qrlib.teach.svg import PALETTE
 
-STATIC = pathlib.Path(__file__).parents[2] / "book" / "_static"
-POSTER = STATIC / "poster.svg"
-CARD = STATIC / "card.png"
+POSTER = pathlib.Path(__file__).parents[2] / "book" / "_static" / "poster.svg"
 
 
 def card(cell=60):
@@ -33,7 +31,4 @@ def card(cell=60):
 
 
 if __name__ == "__main__":
-    from matplotlib import image
-
     poster.poster().save(POSTER)
-    image.imsave(CARD, card())

@@ -1,0 +1,262 @@
+"""The process of a candidate: it imports it, calls it when told to, and judges nothing.
+
+Whatever runs in here may have been changed by the candidate. So the inputs come from numbers that
+are sent just before a call, the results leave as they are, and the parent judges them against
+inputs that it makes itself; of the clock in here it believes what its own one allows.
+
+A request and a reply are a line of JSON each, on pipes of their own: what a candidate prints goes
+elsewhere.
+"""
+
+import atexit
+import ctypes
+import importlib.util
+import json
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from qrlib import certificate
+from qrlib.bench import clock as clocks
+from qrlib.bench import judge
+from qrlib.bench.cases import Inputs
+from qrlib.bench.clock import Clock
+from qrlib.bench.judge import Fault, pair, prints, spots
+from qrlib.bench.measure import resolve
+from qrlib.bench.results import ROOT
+from qrlib.matrices import Case
+
+# what the clock is made of, and what a judge would be
+WATCHED = (
+    time,
+    statistics,
+    torch.cuda,
+    torch.linalg,
+    torch.Tensor,
+    torch.cuda.Event,
+    torch.cuda.Stream,
+    certificate,
+    clocks,
+    judge,
+    Clock,
+)
+# of a message; a candidate may say as much as it likes
+LONGEST = 600
+# Linux's number for: a signal when the parent ends
+PR_SET_PDEATHSIG = 1
+
+
+def functions(holder):
+    """{name: function or class} of a module, or of a class with all that it inherits."""
+    homes = reversed(holder.__mro__) if isinstance(holder, type) else (holder,)
+    return {name: x for home in homes for name, x in vars(home).items() if callable(x)}
+
+
+class Watch:
+    """The functions under the clock and the judge as they were, and which of them are others."""
+
+    def __init__(self):
+        self.before = [(holder, functions(holder)) for holder in WATCHED]
+
+    def changed(self):
+        """Names of what has been replaced."""
+        found = []
+        for holder, before in self.before:
+            now = functions(holder)
+            found += [
+                f"{holder.__name__}.{name}" for name in before if now.get(name) is not before[name]
+            ]
+        return found
+
+
+class Worker:
+    """Answers requests; each method that has the name of one gives its reply."""
+
+    def __init__(self, device, sweep):
+        self.clock = Clock(torch.device(device), sweep)
+        self.device = torch.device(device)
+        self.candidate = self.inputs = self.A = None
+        self.held = []
+
+    def start(self, memory):
+        """The clock tried on nothing, before there is a candidate."""
+        A = torch.zeros(1, 4, 4, device=self.device)
+        found = A.clone(), A[:, 0].clone()
+        where = spots(A)
+        self._nothing = lambda: self.clock(lambda A: found, A, lambda r: pair(r, A)[0][where])
+        self.memory, self.watch = memory, Watch()
+        return {"pid": os.getpid()}
+
+    def idle(self):
+        self._nothing()
+        return {}
+
+    def load(self, path):
+        """Import the candidate; a name instead of a file is a stage."""
+        if self.device.type == "cpu" and self.memory:
+            # CUDA reserves more addresses than there is memory; there the parent watches
+            import resource
+
+            limit = _addresses() + self.memory
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        try:
+            self.candidate = _imported(path) if path.endswith(".py") else resolve(path)[1]
+        except BaseException as error:
+            memory = _kind(error) == "out of memory"
+            return {"verdict": "out of memory" if memory else "does not import"} | _told(error)
+        return self._patched() or {}
+
+    def case(self, case, seed):
+        self.held.clear()
+        self.inputs = Inputs(Case(*case), seed, self.device)
+        return {}
+
+    def prepare(self, k, refill=False):
+        """Variant k, as a new tensor or in the one that was used last."""
+        A = self.inputs.variant(k)
+        if refill:
+            # .data, so that its version counter does not tell
+            self.A.data.copy_(A)
+        else:
+            self.A = A
+        self.where, self.before = spots(A), prints(self.A)
+        return {}
+
+    def call(self):
+        """One call by the clock."""
+        A, where = self.A, self.where
+        try:
+            found = self.clock(self.candidate, A, lambda r: pair(r, A)[0][where])
+        except BaseException as error:
+            return self._patched() or {"verdict": _kind(error)} | _told(error)
+        self.returned, self.glance, took = found
+        return self._patched() or took._asdict()
+
+    def look(self):
+        """What is seen of the result that a call has returned; it is held from now on."""
+        out = pair(self.returned, self.A)
+        self.held.append(out)
+        return {
+            "overwritten": prints(self.A) != self.before,
+            "where": [index.tolist() for index in self.where],
+            "glance": self.glance.cpu().numpy().tobytes().hex(),
+            "memory": {name: _range(X) for name, X in zip(("A", "H", "tau"), (self.A, *out))},
+        }
+
+    def disagree(self, times):
+        """What the two clocks in here say of each other."""
+        return {"said": self.clock.disagree([clocks.Time(*each) for each in times])}
+
+    def give(self, k, folder):
+        """Write result k as it is now, and let it go."""
+        try:
+            for name, X in zip(("H", "tau"), self.held[k]):
+                X.contiguous().cpu().numpy().tofile(Path(folder) / name)
+        except OSError as error:
+            size = sum(X.numel() * X.element_size() for X in self.held[k])
+            return {"error": f"{folder} must have room for a result of {size} bytes: {error}"}
+        self.held[k] = None
+        return {}
+
+    def profile(self, **asked):
+        from qrlib.loop.profiler import profiled
+
+        return profiled(self.candidate, self.device, **asked)
+
+    def end(self):
+        """What is still there that was not before the candidate."""
+        left = [each for each in threading.enumerate() if not each.daemon]
+        return {"threads": [f"thread {each.name}" for each in left[1:]]}
+
+    def _patched(self):
+        changed = self.watch.changed()
+        if not changed:
+            return None
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        return {"verdict": "patched", "message": f"it replaced {', '.join(changed[:3])}{more}"}
+
+
+def _imported(path):
+    folder = str(Path(path).parent)
+    # as python would have it
+    sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    if not callable(getattr(module, "custom_kernel", None)):
+        raise AttributeError(
+            "a candidate must have a function custom_kernel(data) -> (H, tau); "
+            f"{Path(path).name} has none"
+        )
+    return module.custom_kernel
+
+
+def _kind(error):
+    """The verdict of what a call has raised."""
+    if isinstance(error, Fault):
+        return "malformed"
+    said = str(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in said:
+        return "out of memory"
+    return "raised"
+
+
+def _told(error):
+    """{"message"}: the error, and the last line of the candidate on the way to it."""
+    if isinstance(error, Fault):
+        return {"message": str(error)[:LONGEST]}
+    own = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(f.filename)]
+    at = f", at line {own[-1].lineno} of {Path(own[-1].filename).name}" if own else ""
+    said = " ".join(str(error).split())[:LONGEST]
+    return {"message": f"{type(error).__name__}{': ' if said else ''}{said}{at}"}
+
+
+def _is_own(filename):
+    return not filename.startswith(("<", str(ROOT / "qrlib")))
+
+
+def _range(X):
+    """[first byte, first byte behind] of a tensor's memory."""
+    if not X.numel():
+        return [0, 0]
+    last = sum((size - 1) * step for size, step in zip(X.shape, X.stride()))
+    return [X.data_ptr(), X.data_ptr() + (last + 1) * X.element_size()]
+
+
+def _addresses():
+    """Bytes of addresses that this process has."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main(requests, replies, device, sweep):
+    # whoever asks may be ended, and nobody would end this one then
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    own, worker = os.getpid(), Worker(device, sweep)
+    with os.fdopen(requests, encoding="utf-8") as asked:
+        for line in asked:
+            request = json.loads(line)
+            name = request.pop("do")
+            reply = getattr(worker, name)(**request)
+            if os.getpid() != own:
+                # a copy of this process that the candidate has made and not ended
+                os._exit(0)
+            os.write(replies, json.dumps(reply).encode() + b"\n")
+            if name == "end":
+                atexit._run_exitfuncs()
+                # torch would take a second to take itself apart, and a thread for ever
+                os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4]))

@@ -1,0 +1,188 @@
+"""Whatever a candidate does has its name in the end, and the next one is not harmed by it."""
+
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from wrong_loop import CALLS, FILES, HEAD, one_file
+
+from qrlib.loop import runner
+from qrlib.loop.runner import Limits, evaluate
+from qrlib.loop.verdicts import VERDICTS, group
+from qrlib.loop.worker import WATCHED
+from qrlib.matrices import BENCHMARK_CASES, TEST_CASES, Case
+
+CASE = Case(2, 12, 1, "dense")
+QUICK = {"device": "cpu", "full": True, "runs": 3, "sweep": 1 << 12, "commit": "0123456"}
+# all of one file are judged by one process
+pytestmark = pytest.mark.xdist_group("loop")
+# of a process that is left behind it takes as long to see it
+runner.GRACE = 1.0
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    path = tmp_path_factory.mktemp("loop") / "candidate.py"
+
+    def judged(source, mode="bench", **more):
+        path.write_text(source)
+        options = QUICK | {"cases": [CASE], "limits": Limits(2.0, 384 << 20)} | more
+        return evaluate(path, mode, **options)
+
+    return judged
+
+
+@pytest.fixture(scope="module")
+def calls(judged):
+    """The outcome of all CALLS in one process."""
+    cases = [CASE._replace(batch=k + 1) for k in range(len(CALLS))]
+    return judged(one_file(), cases=cases, limits=Limits(60.0, 1 << 30))
+
+
+def processes():
+    """Ids of processes that some candidate has begun."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            found += [entry.name] * (f"{runner.MARK}={os.getpid()}-".encode() in environment)
+    return found
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_call_gets_its_verdict_and_the_next_is_unharmed(calls, what):
+    _, verdict, message = CALLS[what]
+    row = calls.rows[list(CALLS).index(what)]
+    assert row["verdict"] == verdict, row
+    assert re.search(message, row["message"]), row["message"]
+    if verdict == "passed":
+        assert row["runs"] == 3 and row["q25_us"] <= row["median_us"] <= row["q75_us"]
+        assert 0 < row["certificate"]["factor"] < 2 and 0 < row["certificate"]["orthogonality"] < 5
+    else:
+        assert row["runs"] == 0 and row["median_us"] is None
+
+
+def test_what_rejects_speaks_for_all_and_nothing_has_a_score(calls):
+    bad = sum(verdict != "passed" for _, verdict, _ in CALLS.values())
+    assert calls.verdict == "overwrites" and calls.geomean_us is None
+    assert calls.message.endswith(f"it was written into ({bad} of {len(CALLS)} cases)")
+    assert calls.basis.startswith(f"bench of {len(CALLS)} cases on ")
+    told = str(calls)
+    assert "candidate, bench: OVERWRITES" in told and VERDICTS["overwrites"].todo in told
+    assert not processes()
+
+
+def test_what_is_printed_is_kept_without_its_middle(calls):
+    assert calls.printed.startswith("to stdout\nto stderr\nxxx")
+    assert re.search(r"\n\[\d{6} characters\]\nx", calls.printed)
+    assert len(calls.printed) < 3 * runner.PRINTED
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_file_gets_its_verdict_and_leaves_nothing(judged, what):
+    source, verdict, message = FILES[what]
+    outcome = judged(f"{HEAD}\n{source}")
+    assert outcome.verdict == verdict, outcome
+    assert re.search(message, outcome.message.partition(", cond 1: ")[2] or outcome.message), (
+        outcome.message
+    )
+    assert outcome.geomean_us is None and not outcome.passed
+    assert f"{verdict} ({group(verdict)})" in str(outcome)
+    if what == "ends its process":
+        assert outcome.printed == "so long\n"
+    assert not processes()
+
+
+def test_every_verdict_that_a_candidate_can_cause_is_planted():
+    planted = {verdict for _, verdict, _ in (*CALLS.values(), *FILES.values())}
+    assert planted == set(VERDICTS) - {"interrupted"}
+    assert {group(verdict) for verdict in VERDICTS} == {
+        "passed",
+        "failed",
+        "rejected",
+        "inconclusive",
+    }
+    assert group("of a later version") == "inconclusive"
+
+
+def test_a_leaderboard_is_all_tests_and_all_benchmarks(judged):
+    outcome = judged(HEAD, "leaderboard", cases=None, full=False)
+    assert outcome.passed and len(outcome.rows) == len(TEST_CASES) + len(BENCHMARK_CASES)
+    timed = [row["median_us"] for row in outcome.rows if row["runs"]]
+    assert len(timed) == 12 and outcome.rows[-1]["runs"] == 3
+    product = 1.0
+    for us in timed:
+        product *= us ** (1 / 12)
+    assert outcome.geomean_us == pytest.approx(product)
+    assert outcome.basis.startswith("leaderboard of 12 small cases on ")
+    assert len(outcome.sha256) == 64 and outcome.provenance["commit"] == "0123456"
+
+
+def test_seeds_are_new_unless_given(judged, calls):
+    one, two = (judged(HEAD, "test", seed=5) for _ in range(2))
+    assert one.seed == 5 and one.rows == two.rows and one.passed
+    assert one.seed != calls.seed
+    assert one.rows[0]["certificate"] != calls.rows[1]["certificate"]
+
+
+def test_a_stage_is_a_candidate():
+    outcome = evaluate("s03_blocked", cases=[CASE], **QUICK)
+    assert outcome.passed and outcome.candidate == "s03_blocked" and outcome.sha256 is None
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    (
+        ({"candidate": "nothing.py"}, "got 'nothing.py'; `python -m qrlib.loop new NAME`"),
+        ({"mode": "race"}, "mode must be one of test, bench, leaderboard; got 'race'"),
+        ({"cases": [22]}, "a case must be 0 to 21 in this mode; got 22"),
+        ({"mode": "leaderboard", "cases": [1]}, "a leaderboard has all cases"),
+        ({"cases": []}, "there must be a case and a run; got 0"),
+    ),
+)
+def test_a_question_that_makes_no_sense_is_an_error(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(**{"candidate": "torch", "device": "cpu"} | arguments)
+
+
+def test_who_is_timed_is_alone():
+    said, order = [], []
+
+    def second():
+        with runner._alone(said.append):
+            order.append("second")
+
+    with runner._alone(said.append):
+        other = threading.Thread(target=second)
+        other.start()
+        while not said:
+            time.sleep(0.01)
+        order.append("first")
+    other.join()
+    assert order == ["first", "second"]
+    assert said == ["another candidate is being timed on this machine; waiting for it"]
+
+
+def test_a_folder_without_room_is_no_fault_of_the_candidate(judged, monkeypatch):
+    judge = runner._Judge.case
+
+    def without(self, *arguments):
+        # where results are to be written there is nothing
+        self.folder += "/gone"
+        return judge(self, *arguments)
+
+    monkeypatch.setattr(runner._Judge, "case", without)
+    with pytest.raises(OSError, match="must have room for a result of 1248 bytes"):
+        judged(HEAD, "test")
+    assert not processes()
+
+
+def test_the_clock_and_the_judge_are_watched():
+    names = {holder.__name__ for holder in WATCHED}
+    assert {"time", "torch.cuda", "Event", "torch.linalg", "qrlib.certificate", "Clock"} <= names

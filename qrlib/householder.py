@@ -19,13 +19,16 @@ def matmul(X: Float[Tensor, "*B p q"], Y: Float[Tensor, "*B q r"]) -> Float[Tens
     return X @ Y
 
 
-# a graph is compiled anew where torch.set_float32_matmul_precision or autocast changes
-@torch.compiler.assume_constant_result
 def _reduced_precision_allowed(device: str) -> bool:
     backend = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
     return backend.matmul.fp32_precision not in ("ieee", "none") or torch.is_autocast_enabled(
         device
     )
+
+
+# what torch.compiler.assume_constant_result does, which takes two seconds to import the compiler; a
+# graph is compiled anew where torch.set_float32_matmul_precision or autocast changes
+_reduced_precision_allowed._dynamo_marked_constant = True
 
 
 def exponent_of(x: Float[Tensor, "B t"]) -> Int[Tensor, " B"]:

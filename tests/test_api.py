@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tables import ALL_STAGES, SHAPES, normal
 
 import qrlib
-from qrlib import api, stages
+from qrlib import api, householder, stages
 from qrlib.householder import headroom
 from qrlib.stages import POLICIES, TRITON
 
@@ -468,6 +468,27 @@ print((end - there) / (there - begin))
         for _ in range(3)
     ]
     assert min(shares) < 0.5, shares
+
+
+def test_a_first_call_does_not_wait_for_the_compiler():
+    code = """
+import sys
+import torch
+import qrlib
+qrlib.lstsq(torch.eye(3), torch.eye(3))
+qrlib.foreach.orthogonalize([torch.eye(3), torch.eye(3)], positive_diag=True)
+qrlib.geqrf(torch.eye(3), stage="s04_recursive")
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_constant_of_a_graph_is_marked_as_torch_marks_one():
+    def marked():
+        return True
+
+    marks = set(vars(torch.compiler.assume_constant_result(marked)))
+    assert marks and marks <= set(vars(householder._reduced_precision_allowed))
 
 
 def test_public_names_are_all_there():

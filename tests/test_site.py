@@ -112,18 +112,18 @@ def test_every_chapter_hangs_in_the_gallery_with_its_own_picture():
 def test_every_stored_file_says_where_it_is_from():
     files = {path.name for path in origins.DATA.glob("*.json")}
     assert files == {each.file for each in origins.origins()}
-    shown = origins.OriginsTable()._repr_html_()
+    shown = origins.Origins()._repr_html_()
     for each in origins.origins():
         assert each.file in shown and each.badge in shown and each.what and each.date and each.told
         if "provenance" in json.loads((origins.DATA / each.file).read_text("utf-8")):
             assert each.kind == "measured" and "commit " in each.told
-    assert "OriginsTable()" in read("book/status.md")
+    assert "Origins()" in read("book/status.md")
 
 
 def test_numbers_without_an_origin_are_refused(tmp_path):
     (tmp_path / "found.json").write_text('{"us": [1, 2]}')
     with pytest.raises(ValueError, match=r"found.json must say where its numbers are from"):
-        origins.OriginsTable(tmp_path)
+        origins.Origins(tmp_path)
 
 
 def test_evidence_is_told_apart():

@@ -76,27 +76,20 @@ def _rows(rows):
     return f"{', '.join(stages)}: {len(cases)} case{'s' if len(cases) > 1 else ''}"
 
 
-class OriginsTable:
-    """The table for a page, in a box that scrolls by itself."""
+class Origins:
+    """The list for a page: a file, its badge and date, what it holds, and how that was found."""
 
     def __init__(self, folder=DATA):
-        self.rows = origins(folder)
+        self.found = origins(folder)
 
     def __repr__(self):
-        return "\n".join(f"{o.file}: {o.badge}, {o.date}. {o.what}. {o.told}" for o in self.rows)
+        return "\n".join(f"{o.file}: {o.badge}, {o.date}. {o.what}. {o.told}" for o in self.found)
 
     def _repr_html_(self):
-        head = "".join(
-            f"<th scope='col'>{h}</th>" for h in ("file", "badge", "date", "what it holds")
+        items = "".join(
+            f"<li><strong>{escape(o.file)}</strong> "
+            f"<span class='qr-badge qr-{o.kind}'>{escape(o.badge)}</span> {escape(o.date)}<br>"
+            f"{escape(o.what)}<br><small>{escape(o.told)}</small></li>"
+            for o in self.found
         )
-        body = "".join(
-            f"<tr><th scope='row'>{escape(o.file)}</th>"
-            f"<td><span class='qr-badge qr-{o.kind}'>{escape(o.badge)}</span></td>"
-            f"<td>{escape(o.date)}</td><td>{escape(o.what)}<br><small>{escape(o.told)}</small></td></tr>"
-            for o in self.rows
-        )
-        return (
-            "<div role='region' aria-label='Where the stored numbers are from' tabindex='0' "
-            "style='overflow-x:auto'><table class='qr-certificate qr-origins'>"
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        )
+        return f"<ul class='qr-origins'>{items}</ul>"

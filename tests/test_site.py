@@ -216,9 +216,13 @@ def test_workflow_builds_strictly_looks_and_publishes():
         if "uses" in step:
             assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step["uses"]), step
     commands = " ".join(step.get("run", "") for step in jobs["build"]["steps"])
-    targets = re.findall(r"make (\w+)", commands)
-    assert targets == ["lint", "strict", "browser", "zip"]
-    assert set(targets) <= set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
+    assert ".ci/run" in commands and "make zip" in commands
+    assert re.findall(r"^make (\w+)", read(".ci/run"), re.MULTILINE) == [
+        "lint",
+        "test",
+        "strict",
+        "browser",
+    ]
     # nothing is published that a stranger has sent, and nothing that has not been looked at
     assert jobs["publish"]["needs"] == "build"
     assert "pull_request" in jobs["publish"]["if"]
@@ -379,6 +383,9 @@ def test_published_pages_have_buttons_and_a_way_to_complain(published):
     assert colab in links(published / "notebooks/lab.html")
     # it opens notebooks only
     assert not any("colab" in link for link in chapter)
+    # where the workflow puts what the Makefile packs
+    packed = re.search(r"^ZIP +:= _build/(\S+)$", read("Makefile"), re.MULTILINE)[1]
+    assert f"{SITE}{packed}" in chapter
 
 
 @marked(one_worker)
@@ -394,6 +401,8 @@ def test_published_pages_have_cards_with_a_picture_that_is_there(published):
     # the picture of the book is on it, upper right
     orange = np.abs(drawn[..., :3] - np.array([0xB0, 0x4A, 0x00]) / 255).max(-1) < 0.02
     assert orange[:300, 700:].sum() > 500
+    # and lower right no logo of another project
+    assert drawn[450:570, 900:, :3].min() > 0.99
 
 
 @marked(one_worker)
@@ -402,6 +411,7 @@ def test_pages_without_an_address_have_no_button_that_leads_nowhere(local):
         assert not [link for link in links(local / page) if "github" in link or "colab" in link]
         text = (local / page).read_text("utf-8")
         assert "og:image" not in text and "Say what is wrong" not in text
+        assert "Take the book along" not in text
 
 
 @marked(one_worker)

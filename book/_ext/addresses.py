@@ -12,6 +12,8 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 COLAB = "https://colab.research.google.com"
+# of the Makefile, and put beside the pages by the workflow
+ZIP = "from-mirrors-to-tensor-cores.zip"
 BUTTONS = ("use_repository_button", "use_edit_page_button", "use_issues_button")
 
 
@@ -27,30 +29,37 @@ def fill_in(app, config):
     config.ogp_site_url = config.html_baseurl
     config.ogp_social_cards = {**config.ogp_social_cards, "enable": bool(site)}
     if site:
+        import numpy as np
         from matplotlib import image
 
         from qrlib.teach.pictures import card
 
-        file = Path(app.outdir) / "card.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        image.imsave(file, card())
-        config.ogp_social_cards["image"] = str(file)
+        # the small one would be the extension's own logo; it is left blank
+        blank = np.full((2, 2, 3), 255, dtype=np.uint8)
+        Path(app.outdir).mkdir(parents=True, exist_ok=True)
+        for name, pixels in {"image": card(), "image_mini": blank}.items():
+            file = Path(app.outdir) / f"card_{name}.png"
+            image.imsave(file, pixels)
+            config.ogp_social_cards[name] = str(file)
 
 
 def on_page(app, pagename, templatename, context, doctree):
-    """Colab opens notebooks only, so the button is on labs; every page says where to complain."""
+    """Colab opens notebooks only, so its button is on labs; the rest stands at the foot."""
     options = app.config.html_theme_options
     repository = options["repository_url"]
     labs = repository and pagename.startswith("notebooks/")
     options["launch_buttons"] = {"colab_url": COLAB} if labs else {}
+    ways = {}
     if repository and doctree:
         # a title may have the number of its chapter in a span
         title = re.sub(r"<[^>]+>", "", context["title"])
-        issue = {"title": f"{title} ({pagename}): "}
-        href = escape(f"{repository}/issues/new?{urlencode(issue)}")
-        context["theme_extra_footer"] = (
-            f'<p><a href="{href}">Say what is wrong or unclear on this page</a></p>'
-        )
+        issue = urlencode({"title": f"{title} ({pagename}): "})
+        ways["Say what is wrong or unclear on this page"] = f"{repository}/issues/new?{issue}"
+    if app.config.html_baseurl:
+        ways["Take the book along, to read without a network"] = app.config.html_baseurl + ZIP
+    context["theme_extra_footer"] = "".join(
+        f'<p><a href="{escape(href)}">{words}</a></p>' for words, href in ways.items()
+    )
 
 
 def setup(app):

@@ -58,14 +58,14 @@ def _operator(schema, fake):
         @wraps(function)
         def call(*args):
             # an operator takes 5 us and more a call, and a small matrix not many more
-            return operator(*args) if _watched(args) else kernel(*args)
+            return operator(*args) if watched(*args) else kernel(*args)
 
         return call
 
     return register
 
 
-def _watched(args):
+def watched(*args):
     """Whether PyTorch traces, transforms or counts operators, or a tensor does so itself."""
     return (
         torch.compiler.is_compiling()

@@ -9,6 +9,7 @@ from tables import normal
 
 import qrlib
 import qrlib.ops
+from qrlib import api
 from qrlib.jit import quick_reductions
 
 A = normal(2, 5, 3, dtype=torch.float64)
@@ -220,11 +221,27 @@ def test_operators_come_where_a_mode_looks_and_not_else():
     torch.testing.assert_close(inside, qrlib.qr(A))
 
 
-def test_orthogonalize_makes_no_r():
+def test_orthogonalize_makes_no_r(monkeypatch):
+    expected = qrlib.qr(A, stage="s03_blocked", positive_diag=True)[0]
+    monkeypatch.setattr(api, "unpack_r", None)
+    found = qrlib.orthogonalize(A, stage="s03_blocked", positive_diag=True)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("positive_diag", (False, True))
+@pytest.mark.parametrize("X", (A, normal(3, 3, 5), normal(40, 33), normal(2, 2, 7, 7).mT))
+def test_one_call_of_lapack_gives_what_two_give(X, positive_diag):
+    """Bit for bit: on a CPU Q and R are torch.linalg.qr's, where no one looks at operators."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
-        qrlib.orthogonalize(A, positive_diag=True)
-    names = {each.name for each in seen.events()}
-    assert "aten::geqrf" in names and "aten::triu" not in names
+        found = qrlib.qr(X, positive_diag=positive_diag)
+    assert "aten::linalg_qr" in {each.name for each in seen.events()}
+    H, tau = qrlib.geqrf(X)
+    Q, R = qrlib.householder_product(H[..., : tau.shape[-1]], tau), qrlib.unpack_r(H)
+    if positive_diag:
+        signs = torch.diagonal(R, 0, -2, -1).sign()
+        Q, R = Q * signs[..., None, :], R * signs[..., None]
+    assert torch.equal(found[0], Q) and torch.equal(found[1], R)
+    assert found[0].is_contiguous() and found[1].is_contiguous()
 
 
 def test_a_subclass_gets_its_operators():

@@ -428,8 +428,8 @@ def _in_range(A):
     if not A.numel():
         return False
     limits = torch.finfo(A.dtype)
-    low, high = torch.aminmax(A.abs().amax((1, 2)))
-    return bool(low >= 2**25 * limits.tiny and high <= limits.max / (16 * A.shape[1]))
+    low, high = map(float, torch.aminmax(A.abs().amax((1, 2))))
+    return low >= 2**25 * limits.tiny and high <= limits.max / (16 * A.shape[1])
 
 
 def _through_numpy(module, A):

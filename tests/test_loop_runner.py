@@ -72,7 +72,7 @@ def test_what_rejects_speaks_for_all_and_nothing_has_a_score(calls):
     bad = sum(verdict != "passed" for _, verdict, _ in CALLS.values())
     assert calls.verdict == "overwrites" and calls.geomean_us is None
     assert calls.message.endswith(f"it was written into ({bad} of {len(CALLS)} cases)")
-    assert calls.basis.startswith(f"bench of {len(CALLS)} cases on ")
+    assert calls.basis.startswith(f"bench of {len(CALLS)} cases (")
     told = str(calls)
     assert "candidate, bench: OVERWRITES" in told and VERDICTS["overwrites"].todo in told
     assert not processes()
@@ -120,7 +120,7 @@ def test_a_leaderboard_is_all_tests_and_all_benchmarks(judged):
     for us in timed:
         product *= us ** (1 / 12)
     assert outcome.geomean_us == pytest.approx(product)
-    assert outcome.basis.startswith("leaderboard of 12 small cases on ")
+    assert outcome.basis.startswith("leaderboard of all 12 small cases on ")
     assert len(outcome.sha256) == 64 and outcome.provenance["commit"] == "0123456"
 
 

@@ -28,16 +28,25 @@ def draw(results, path):
     Raises:
         ValueError: another suffix, or nothing that passed. RuntimeError: no matplotlib.
     """
+    if not any(row["ok"] for row in results.rows):
+        raise ValueError("nothing passed, so there is nothing to draw")
+    write(path, lambda colors: _figure(results, colors))
+
+
+def write(path, make):
+    """Write a plot as an .svg or .png file; make: colours -> (a matplotlib figure, its words).
+
+    Raises:
+        ValueError: another suffix. RuntimeError: no matplotlib.
+    """
     suffix = Path(path).suffix
     if suffix not in (".svg", ".png"):
         raise ValueError(f"a chart must be an .svg or .png file; got {path}")
-    if not any(row["ok"] for row in results.rows):
-        raise ValueError("nothing passed, so there is nothing to draw")
     try:
         from qrlib.teach.svg import from_matplotlib, matplotlib_style
 
         with matplotlib_style() as colors:
-            figure, alt = _figure(results, colors)
+            figure, alt = make(colors)
             if suffix == ".png":
                 figure.savefig(path, dpi=160, facecolor="white")
             else:

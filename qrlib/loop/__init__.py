@@ -1,4 +1,25 @@
 """The research loop: a candidate is judged and timed, and what became of it is kept.
 
-ledger     the log: a line for each try and each decision
+`python -m qrlib.loop --help`; in Python:
+
+    outcome = evaluate("candidate.py", "bench")       # whatever the candidate does
+    outcome.record("ledger.jsonl", family="panel", idea="width 64")
+    log = read("ledger.jsonl")                        # or history.load(), our own way
+
+    ledger     the log: a line for each try and each decision
+    verdicts   what can become of a candidate, by name
+    runner     the judge: a candidate runs in a process of its own, and is judged in another
+    worker     the process of the candidate
+    beam       families of ideas, and what of them needs a decision
+    history    our own way as a ledger
+    shown      tries in words, and what differs between two
+    report     the story of a search as markdown; qrlib.teach.figures.loop draws its lineage
+    profiler   where the time of a candidate goes
+    bundle     a stage as one file
+    workspace  a folder to search in
 """
+
+from qrlib.loop.ledger import Log, append, read
+from qrlib.loop.runner import Limits, Outcome, evaluate
+
+__all__ = ["Limits", "Log", "Outcome", "append", "evaluate", "read"]

@@ -22,6 +22,7 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory, gettempdir
 
 from qrlib.bench.results import ROOT, _geomean, provenance, short, words
+from qrlib.loop.ledger import append
 from qrlib.loop.verdicts import VERDICTS, group
 from qrlib.matrices import BENCHMARK_CASES, TEST_CASES, Case
 from qrlib.stages import STAGES
@@ -71,7 +72,8 @@ class Outcome:
 
     verdict: one of VERDICTS. message: what was expected, what came. rows: for each case its
     verdict, its times and its worst residuals. geomean_us: of the medians of all cases, where all
-    passed and were timed. basis: what a score may be compared with. printed: what it said.
+    passed and were timed. basis: what a score may be compared with. printed: what it said. file:
+        where it is, None for a stage.
     """
 
     candidate: str
@@ -85,14 +87,28 @@ class Outcome:
     sha256: str | None
     printed: str
     provenance: dict
+    file: Path | None
 
     @property
     def passed(self):
         return self.verdict == "passed"
 
-    def entry(self):
-        """What a ledger keeps of it."""
-        return dict(vars(self))
+    def record(self, ledger, *, parent=None, family=None, idea="", hypothesis="", prediction=""):
+        """Add it to a ledger, and its file to the folder `tried` beside it; gives the entry.
+
+        Args:
+            ledger: a path. parent: the try that it came from. family: the idea that it is a
+                variant of; "a+b" of two. idea: what is new, in few words. hypothesis: why it should
+                be faster. prediction: by how much.
+        """
+        about = {"parent": parent, "family": family, "idea": idea}
+        about |= {"hypothesis": hypothesis, "prediction": prediction}
+        if self.file:
+            kept = kept_source(ledger, self.sha256)
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_bytes(self.file.read_bytes())
+        own = {key: value for key, value in vars(self).items() if key != "file"}
+        return append(ledger, "try", **about, **own)
 
     def __str__(self):
         lines = [f"{self.candidate}, {self.mode}: {self.verdict.upper()}"]
@@ -109,6 +125,11 @@ class Outcome:
         if self.geomean_us:
             lines.append(f"  geometric mean {short(self.geomean_us)} us, {self.basis}")
         return "\n".join(lines)
+
+
+def kept_source(ledger, sha256):
+    """Where the file of a try is kept."""
+    return Path(ledger).parent / "tried" / f"{sha256[:12]}.py"
 
 
 def evaluate(
@@ -159,11 +180,11 @@ def evaluate(
     seed = secrets.randbits(31) if seed is None else seed
     small = device.type == "cpu" and not full
     plan = _plan(mode, cases, small, runs)
-    timed = [case for case, count in plan if count]
+    listed, timed = [case for case, _ in plan], [case for case, count in plan if count]
     origin = provenance(device, command, commit)
-    count = len(timed or plan)
-    of = f"{count} {'small ' * small}case{'s' * (count > 1)}"
-    basis = f"{mode} of {of} on {origin['gpu'] or origin['cpu']}"
+    basis = (
+        f"{mode} of {_told_of(timed or listed, cases, small)} on {origin['gpu'] or origin['cpu']}"
+    )
 
     judge = _Judge(device, seed, limits or Limits(), seconds, sweep, told)
     rows, gone = judge.rows, None
@@ -192,6 +213,7 @@ def evaluate(
         sha256=sha256,
         printed=judge.printed(),
         provenance=origin,
+        file=Path(path) if sha256 else None,
     )
 
 
@@ -225,6 +247,17 @@ def _plan(mode, cases, small, runs):
     if runs < 1 or not listed:
         raise ValueError(f"there must be a case and a run; got {len(listed)} and {runs}")
     return [(cut(case) if small else case, count) for case, count in listed]
+
+
+def _told_of(listed, cases, small):
+    """Cases in words, so that others have other words."""
+    if cases is None:
+        return f"all {len(listed)} {'small ' * small}cases"
+    told = [words(case) for case in listed]
+    if len(told) <= 2:
+        return " and ".join(told)
+    digest = hashlib.sha256("; ".join(told).encode()).hexdigest()[:6]
+    return f"{len(told)} cases ({digest})"
 
 
 def _case(each, listed):

@@ -65,7 +65,7 @@ def geqrf(A, *, stage="auto", precision="fp32", out=None):
     check_matrix("A", A, half=True)
     check_numbers("A", A)
     check_precision(precision)
-    A = _widened(A)
+    A = widened(A)
     found = _factored(A, stage, precision)
     return found if out is None else QR(*_written(out, found, A))
 
@@ -201,7 +201,7 @@ def _formed(A, mode, positive_diag, stage, precision, out=None):
     """What qr gives for an A that is a matrix; for mode "q" the Q of mode "reduced" alone."""
     check_numbers("A", A)
     check_precision(precision)
-    dtype, A = A.dtype, _widened(A)
+    dtype, A = A.dtype, widened(A)
     m, n = A.shape[-2:]
     if isinstance(A, np.ndarray) or not differentiated(A):
         found = form(A, mode, positive_diag, stage, precision)
@@ -218,7 +218,7 @@ def _formed(A, mode, positive_diag, stage, precision, out=None):
     if out is not None:
         found = _written((out,) if mode == "r" else out, found, A)
     elif A.dtype != dtype:
-        found = tuple(X.astype(dtype) if isinstance(X, np.ndarray) else X.to(dtype) for X in found)
+        found = tuple(rounded(X, dtype) for X in found)
     return found if len(found) > 1 else found[0]
 
 
@@ -346,11 +346,16 @@ def factor(A, stage, precision):
         return module.geqrf(A, policy=precision) if stage in POLICIES else module.geqrf(A)
 
 
-def _widened(A):
+def widened(A):
     """A, or in float32 what is half as wide."""
     if str(A.dtype).removeprefix("torch.") not in HALF:
         return A
     return A.astype(np.float32) if isinstance(A, np.ndarray) else A.float()
+
+
+def rounded(X, dtype):
+    """X in a dtype of its library."""
+    return X.astype(dtype) if isinstance(X, np.ndarray) else X.to(dtype)
 
 
 def _factored(A, stage, precision):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qrlib.api import geqrf, ormqr
+from qrlib.api import geqrf, ormqr, rounded, widened
 from qrlib.checks import check_array, check_matrix, check_same, shape_of
 from qrlib.compact import namespace, unpack_r
 from qrlib.sharding import on_shards
@@ -33,8 +33,9 @@ def lstsq(A, B, *, rcond=None, check=False, stage="auto", precision="fp32"):
     its batch have theirs: no pivots are chosen, and nothing waits for the host.
 
     Args:
-        A: [..., m, n], float32 or float64, torch tensor or NumPy array. B: [..., m, p], or [..., m]
-            for one right-hand side; the batch of A. Both are read.
+        A: [..., m, n], torch tensor or NumPy array; float32 and float64, and float16 and bfloat16,
+            which are computed in float32. B: [..., m, p], or [..., m] for one right-hand side; the
+            batch and dtype of A. Both are read.
         rcond: a column of A counts as dependent on those before it where |R_jj| is at most rcond
             times the largest of column j of R. The scale of a column does not matter. 0 finds exact
             zeros only, as LAPACK's xGELS. None is 10 sqrt(n) eps, a few times what rounding leaves
@@ -43,7 +44,7 @@ def lstsq(A, B, *, rcond=None, check=False, stage="auto", precision="fp32"):
         stage, precision: as for geqrf.
 
     Returns:
-        LeastSquares(solution, residuals), as torch.linalg.lstsq.
+        LeastSquares(solution, residuals), as torch.linalg.lstsq; rounded to A's dtype at the end.
 
     Raises:
         TypeError, ValueError: A and B that do not belong together; m < n; and as geqrf.
@@ -52,8 +53,8 @@ def lstsq(A, B, *, rcond=None, check=False, stage="auto", precision="fp32"):
     Cost: 2n^2 (m - n/3) + p (4mn - n^2) flops a matrix. Accuracy: backward stable in each column of
     A. Source: LAPACK xGELS.
     """
-    check_matrix("A", A)
-    check_array("B", B)
+    check_matrix("A", A, half=True)
+    check_array("B", B, half=True)
     check_same("A", A, "B", B)
     m, n = A.shape[-2:]
     if m < n:
@@ -70,7 +71,7 @@ def lstsq(A, B, *, rcond=None, check=False, stage="auto", precision="fp32"):
         options = {"rcond": rcond, "check": check, "stage": stage, "precision": precision}
         X, residuals = lstsq(A, B[..., None], **options)
         return LeastSquares(X[..., 0], residuals[..., 0])
-    xp = namespace(A)
+    xp, dtype, A, B = namespace(A), A.dtype, widened(A), widened(B)
     H, tau = geqrf(A, stage=stage, precision=precision)
     Y = ormqr(H, tau, B, transpose=True)
     if rcond is None:
@@ -86,7 +87,7 @@ def lstsq(A, B, *, rcond=None, check=False, stage="auto", precision="fp32"):
         else:
             # an index, or torch.where, would have the host wait
             found.masked_fill_(none, np.nan)
-    return LeastSquares(X, rest)
+    return LeastSquares(rounded(X, dtype), rounded(rest, dtype))
 
 
 def _dependent(R, rcond):

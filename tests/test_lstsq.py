@@ -76,6 +76,21 @@ def test_one_right_hand_side(batch, as_numpy):
     torch.testing.assert_close(residuals, columns.residuals[..., 0])
 
 
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+@pytest.mark.parametrize("p", ((), (3,)))
+def test_half_precision_is_computed_in_single(dtype, p):
+    A, B = normal(2, 9, 4).to(dtype), normal(2, 9, *p, seed=1).to(dtype)
+    A[1, :, 3] = A[1, :, 0]
+    found, single = qrlib.lstsq(A, B), qrlib.lstsq(A.float(), B.float())
+    assert found.solution.dtype == found.residuals.dtype == dtype
+    for X, Y in zip(found, single, strict=True):
+        torch.testing.assert_close(X, Y.to(dtype), rtol=0, atol=0, equal_nan=True)
+        assert X[0].isfinite().all() and X[1].isnan().all()
+    if dtype == torch.float16:
+        (by_numpy, _) = qrlib.lstsq(A.numpy(), B.numpy())
+        assert by_numpy.dtype == np.float16
+
+
 @settings(max_examples=30, deadline=None)
 @given(m=st.integers(1, 90), n=st.integers(0, 90), p=st.integers(0, 5), seed=st.integers(0, 999))
 def test_any_size(m, n, p, seed):
@@ -204,6 +219,16 @@ BAD = {
     "device": (lambda: qrlib.lstsq(A, B.to("meta")), ValueError, "same device; got cpu and meta"),
     "library": (lambda: qrlib.lstsq(A, B.numpy()), TypeError, "same type; got torch and numpy"),
     "integers": (lambda: qrlib.lstsq(A.int(), B.int()), TypeError, "A must be float32"),
+    "complex": (
+        lambda: qrlib.lstsq(A.to(torch.complex64), B.to(torch.complex64)),
+        TypeError,
+        "A must be float32 or float64; got torch.complex64",
+    ),
+    "half and single": (
+        lambda: qrlib.lstsq(A.bfloat16(), B),
+        TypeError,
+        "same dtype; got torch.bfloat16 and torch.float32",
+    ),
     "list": (lambda: qrlib.lstsq(A, [1.0]), TypeError, "B must be a torch tensor"),
     "gradient of B": (
         lambda: qrlib.lstsq(A, B.clone().requires_grad_()),

@@ -25,6 +25,7 @@ FUNCTIONS = {
     "orthogonalize": qrlib.orthogonalize,
     "half": lambda A: qrlib.qr(A.to(torch.bfloat16)),
     "lstsq": lambda A: tuple(qrlib.lstsq(A, A[..., :2])),
+    "lstsq, half": lambda A: tuple(qrlib.lstsq(A.to(torch.bfloat16), A.to(torch.bfloat16))),
     "a list": lambda A: tuple(qrlib.foreach.orthogonalize([A, A[..., :2], 2 * A])),
 }
 

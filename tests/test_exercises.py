@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 import triton.language as tl
+import wrong_capstone
 import wrong_compilelab
 import wrong_measure
 import wrong_precision
@@ -886,6 +887,7 @@ WRONG = {
     **wrong_s10.WRONG,
     **wrong_measure.WRONG,
     **wrong_use.WRONG,
+    **wrong_capstone.WRONG,
 }
 CASES = [(id, name) for id, answers in WRONG.items() for name in answers]
 

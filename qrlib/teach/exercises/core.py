@@ -39,6 +39,7 @@ CHAPTERS = {
     "15": "s10_blackwell",
     "16": "measure",
     "17": "use",
+    "18": "capstone",
 }
 # the same the other way round: an exercise called by the name of its chapter, as "measure.2", keeps
 # that name when chapters are put before it, and its number follows

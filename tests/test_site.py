@@ -263,6 +263,14 @@ from qrlib.teach.figures import s01_mirror
 s01_mirror.walk_stepper()
 ```
 
+```{code-cell} python
+:tags: [remove-input]
+
+from qrlib.teach.figures import poster
+
+poster.Both()
+```
+
 *Measured on* an H200, a long time ago.
 
 ```{exercise-start}
@@ -498,6 +506,21 @@ def test_an_unpacked_zip_opens_from_the_disk(carried, browser):
     assert "Householder walks" in page.locator("#search-results").inner_text()
     page.evaluate(check_site.SETTLED)
     assert not heard
+
+
+@marked(in_browser)
+def test_a_page_shows_the_poster_that_fits(local, browser):
+    page = browser.new_page()
+    page.goto((local / "book/more.html").as_uri(), wait_until="load")
+    for width, media, shown in (
+        (1280, "screen", "wide"),
+        (390, "screen", "narrow"),
+        (390, "print", "wide"),
+    ):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(media=media)
+        seen = {name: page.locator(f".qr-{name} svg").is_visible() for name in ("wide", "narrow")}
+        assert seen == {"wide": shown == "wide", "narrow": shown == "narrow"}, (width, media)
 
 
 @marked(in_browser)

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from wrong_loop import CALLS, FILES, HEAD, one_file
 
+from qrlib.bench.results import ROOT
 from qrlib.loop import runner
 from qrlib.loop.runner import Limits, evaluate
 from qrlib.loop.verdicts import VERDICTS, group
@@ -42,8 +45,8 @@ def calls(judged):
     return judged(one_file(), cases=cases, limits=Limits(60.0, 1 << 30))
 
 
-def processes():
-    """Ids of processes that some candidate has begun."""
+def processes(judge=None):
+    """Ids of processes that candidates of a judge, by default of this one, have begun."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -51,7 +54,9 @@ def processes():
                 environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            found += [entry.name] * (f"{runner.MARK}={os.getpid()}-".encode() in environment)
+            found += [entry.name] * (
+                f"{runner.MARK}={judge or os.getpid()}-".encode() in environment
+            )
     return found
 
 
@@ -129,6 +134,32 @@ def test_seeds_are_new_unless_given(judged, calls):
     assert one.seed == 5 and one.rows == two.rows and one.passed
     assert one.seed != calls.seed
     assert one.rows[0]["certificate"] != calls.rows[1]["certificate"]
+
+
+def test_a_run_that_is_stopped_has_an_outcome(judged, monkeypatch):
+    def stopped(self, case):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner._Judge, "_judge", stopped)
+    outcome = judged(HEAD, "test")
+    assert (outcome.verdict, group(outcome.verdict)) == ("interrupted", "inconclusive")
+    assert not processes()
+
+
+def test_a_judge_that_is_killed_takes_the_candidate_with_it(tmp_path):
+    (tmp_path / "candidate.py").write_text("print('here', flush=True)\nwhile True:\n    pass\n")
+    code = "import sys; from qrlib.loop import evaluate; evaluate(sys.argv[1], device='cpu')"
+    command = [sys.executable, "-c", code, tmp_path / "candidate.py"]
+    judge = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 60
+    while not (left := processes(judge.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left
+    judge.kill()
+    judge.wait()
+    while processes(judge.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not processes(judge.pid)
 
 
 def test_a_stage_is_a_candidate():

@@ -227,7 +227,7 @@ while True:
         "timed out",
         "the answer must come within 2 s; it did not come, and it was computing",
     ),
-    "leaves a process of another session, and a thread": (
+    "leaves a process outside its group, and a thread": (
         """
 import os, threading, time
 if not os.fork():

@@ -4,8 +4,11 @@ from typing import NamedTuple
 
 
 class Verdict(NamedTuple):
-    """group: passed; failed, which is evidence against it; rejected, for it does what no result may
-    rest on; inconclusive, which says nothing of it."""
+    """An end that a candidate can come to.
+
+    group: passed; failed, which is evidence against it; rejected, for it does what no result may
+        rest on; inconclusive, which says nothing of it.
+    """
 
     group: str
     means: str

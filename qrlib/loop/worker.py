@@ -47,6 +47,7 @@ WATCHED = (
     clocks,
     judge,
     Clock,
+    Inputs,
 )
 # of a message; a candidate may say as much as it likes
 LONGEST = 600
@@ -117,7 +118,9 @@ class Worker:
     def case(self, case, seed):
         self.held.clear()
         self.inputs = Inputs(Case(*case), seed, self.device)
-        return {}
+        # of a GPU's memory half is for the judge, and for what the candidate needs
+        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 1 << 50
+        return {"room": free // (8 * self.inputs.base.numel())}
 
     def prepare(self, k, refill=False):
         """Variant k, as a new tensor or in the one that was used last."""
@@ -172,7 +175,7 @@ class Worker:
         return profiled(self.candidate, self.device, **asked)
 
     def end(self):
-        """What is still there that was not before the candidate."""
+        """Names of the threads that would go on."""
         left = [each for each in threading.enumerate() if not each.daemon]
         return {"threads": [f"thread {each.name}" for each in left[1:]]}
 

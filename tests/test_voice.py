@@ -184,7 +184,7 @@ def rows(heading):
     """The rows of the table under a heading of the notation, cells stripped."""
     under = page("notation").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     table = [line for line in under.splitlines() if line.startswith("| ")][1:]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
 def test_every_symbol_of_the_notation_is_used():

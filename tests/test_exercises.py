@@ -31,6 +31,7 @@ import wrong_s07
 import wrong_s08
 import wrong_s09
 import wrong_s10
+import wrong_search
 import wrong_use
 
 import qrlib
@@ -886,6 +887,7 @@ WRONG = {
     **wrong_s09.WRONG,
     **wrong_s10.WRONG,
     **wrong_measure.WRONG,
+    **wrong_search.WRONG,
     **wrong_use.WRONG,
     **wrong_capstone.WRONG,
 }

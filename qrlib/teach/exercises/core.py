@@ -38,8 +38,9 @@ CHAPTERS = {
     "14": "s09_mixed",
     "15": "s10_blackwell",
     "16": "measure",
-    "17": "use",
-    "18": "capstone",
+    "17": "loop",
+    "18": "use",
+    "19": "capstone",
 }
 # the same the other way round: an exercise called by the name of its chapter, as "measure.2", keeps
 # that name when chapters are put before it, and its number follows

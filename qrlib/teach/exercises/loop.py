@@ -1,0 +1,528 @@
+"""Exercises of the chapter The loop. torch, and processes of their own for what is judged."""
+
+import json
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from qrlib.loop.runner import Limits, evaluate
+from qrlib.loop.verdicts import VERDICTS, group
+from qrlib.matrices import Case
+from qrlib.teach.exercises.compare import close, kind, number, several
+from qrlib.teach.exercises.core import Exercise
+from qrlib.teach.exercises.guard import Wrong
+from qrlib.teach.search import Family
+
+# loop.1
+
+GROUPS = ("passed", "failed", "rejected", "inconclusive")
+# what a candidate does, and the verdict that it gets
+DOES = (
+    ("tau has a NaN where a column is zero", "wrong"),
+    ("at n = 4096 it is still computing when its time is up", "timed out"),
+    ("all results are right, and all lie in one buffer", "aliases"),
+    ("all results are right, and it is three times as slow as the record", "passed"),
+    ("it scales A in place, and scales it back at the end, but for rounding", "overwrites"),
+    ("it waits for a lock that a process has which was killed", "hung"),
+    ("it asks for more shared memory than there is, and raises", "raised"),
+    ("it puts a faster function in the place of torch.linalg.norm", "patched"),
+)
+
+
+def fates():
+    """What each of the eight says of its idea, in the order of the task: eight words of GROUPS."""
+    return [
+        "failed",
+        "inconclusive",
+        "rejected",
+        "passed",
+        "rejected",
+        "inconclusive",
+        "failed",
+        "rejected",
+    ]
+
+
+def _words(answer):
+    words = several(answer, [f"word {k + 1}" for k in range(len(DOES))])
+    for k, word in enumerate(words):
+        if word not in GROUPS:
+            raise Wrong(f"Word {k + 1} must be one of {', '.join(GROUPS)}; got {word!r}.")
+    return words
+
+
+_WHY = {
+    "passed": "Right is right. What is slow has passed, and is a try like others.",
+    "failed": "It is not what was asked for, and says so: evidence against the idea as it is.",
+    "rejected": "By its residuals it may be right. Can anybody rest on such a result, or on its "
+    "time?",
+    "inconclusive": "What do you know of its results, and of its time? It did not come to an end.",
+}
+
+
+def _fate(k):
+    does, verdict = DOES[k]
+
+    def step(answer):
+        said, right = _words(answer)[k], group(verdict)
+        if said != right:
+            raise Wrong(f"It is not {said!r} when {does}.", _WHY[right])
+
+    return step
+
+
+# loop.2
+
+
+def read(content):
+    """(entries, torn): the objects of a ledger, in order, and how many lines are none.
+
+    content: bytes. An entry is a line that is a JSON object. A line of blanks is neither.
+    """
+    entries, torn = [], 0
+    for line in content.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            torn += 1
+            continue
+        if isinstance(entry, dict):
+            entries.append(entry)
+        else:
+            torn += 1
+    return entries, torn
+
+
+_ONE, _TWO, _THREE = (json.dumps({"id": k, "us": 7.5 / k}).encode() for k in (1, 2, 3))
+_CONTENTS = (
+    ("two entries", _ONE + b"\n" + _TWO + b"\n", "Each line is one for json.loads."),
+    ("nothing", b"", "An empty ledger has no entries, and nothing in it is torn."),
+    (
+        "the last line was cut off by a kill",
+        _ONE + b"\n" + _TWO[:-4],
+        "json.loads raises a ValueError for half a line: count it, and go on.",
+    ),
+    (
+        "somebody has gone on behind a torn line",
+        _ONE + b"\n" + _TWO[:5] + b"\n" + _THREE + b"\n",
+        "What comes after a torn line is whole again.",
+    ),
+    (
+        "a line was cut off in the middle of a letter",
+        _ONE + b'\n{"idea": "\xc3\n' + _TWO + b"\n",
+        "UnicodeDecodeError is a ValueError, too: decode line by line, inside the try.",
+    ),
+    (
+        "the rest of a torn line is JSON, but no object",
+        b"5\n" + _ONE + b"\n[1]\n",
+        "json.loads is content with a number: isinstance(entry, dict) tells.",
+    ),
+    ("blank lines", b"\n" + _ONE + b"\n  \n", "A line of blanks is no entry, and not torn."),
+)
+
+
+def _reads(what, content, hint):
+    def step(answer):
+        entries, torn = several(answer(content, about=what), ("entries", "torn"))
+        if not isinstance(entries, list):
+            raise Wrong(f"entries must be a list; got {kind(entries)}.")
+        right, count = read(content)
+        if entries != right:
+            raise Wrong(f"It gives {len(entries)} entries; there are {len(right)}.", hint)
+        if number("torn", torn) != count:
+            raise Wrong(f"It counts {torn} torn lines; there are {count}.", hint)
+
+    return step
+
+
+# loop.3
+
+
+def records(tries):
+    """The numbers of the tries that were records, in order: passed, and faster than all passed.
+
+    tries: a list of {"verdict": str, "us": number or None}, in order.
+    """
+    best, found = math.inf, []
+    for k, each in enumerate(tries):
+        if each["verdict"] == "passed" and each["us"] < best:
+            best = each["us"]
+            found.append(k)
+    return found
+
+
+def _tries(*pairs):
+    return [{"verdict": verdict, "us": us} for verdict, us in pairs]
+
+
+_HISTORIES = (
+    (
+        "all pass",
+        _tries(*(("passed", us) for us in (9, 7, 8, 7.5, 5))),
+        "Faster than all before it, and not only than the last one.",
+    ),
+    (
+        "the fastest is wrong",
+        _tries(("passed", 9), ("wrong", 1), ("passed", 7)),
+        "A wrong result has no time that counts.",
+    ),
+    (
+        "the first ones have no time",
+        _tries(("does not import", None), ("timed out", None), ("passed", 8)),
+        "What has not passed may have no time: look at the verdict first.",
+    ),
+    (
+        "the same time twice",
+        _tries(("passed", 6), ("passed", 6), ("passed", 5.9)),
+        "As fast is not faster.",
+    ),
+    ("no tries", [], "Nothing was tried: an empty list."),
+    ("none passes", _tries(("wrong", 3), ("hung", None)), "Then there is no record."),
+)
+
+
+def _recorded(what, tries, hint):
+    def step(answer):
+        said = answer([dict(each) for each in tries], about=what)
+        if not isinstance(said, list):
+            raise Wrong(f"It must return a list of numbers; got {kind(said)}.")
+        if said != records(tries):
+            raise Wrong(f"It says {said}; the records are {records(tries)}.", hint)
+
+    return step
+
+
+# loop.4
+
+# two families: what is tuned already, and a structure that begins behind
+OLD, NEW = Family("old", 100, 80, 4), Family("new", 140, 50, 5)
+
+
+def patience():
+    """(tries of the new family until it is below the old one's floor, until it is below the old one
+    when both have had as many tries, share of the old floor that the new one's is)."""
+    return 9, 8, 50 / 80
+
+
+def _first(below):
+    """The first number of tries of the new family for which it is below something."""
+    return next(k for k in range(1, 1000) if NEW.after(k) < below(k))
+
+
+_QUESTIONS = (
+    (
+        "below the old one's floor",
+        lambda: _first(lambda k: OLD.floor),
+        {
+            8: "It is at 84 then: the first try is the start, and seven steps have been made.",
+            7: "At 89 it is not there; nor is it with the first try left out.",
+            2: "90 has to become 30: it takes log2(3) halvings, and five tries make one.",
+        },
+    ),
+    (
+        "below the old one, try for try",
+        lambda: _first(OLD.after),
+        {
+            9: "That is the old one's floor; after a few tries it is still above it.",
+            16: "Of each family: both together have made twice as many.",
+            7: "At 89 the old one, with 87, is still ahead.",
+        },
+    ),
+)
+
+
+def _patient(k):
+    what, right, slips = _QUESTIONS[k]
+
+    def step(answer):
+        said = number(what, several(answer, ("a number", "a number", "a share"))[k])
+        if said != right():
+            hint = slips.get(said, "after(k) = floor + (start - floor) * 2 ** (-(k - 1) / half).")
+            raise Wrong(f"It is not after {said:g} tries that it is {what}.", hint)
+
+    return step
+
+
+def _share(answer):
+    said = number("the share", several(answer, ("a number", "a number", "a share"))[2])
+    right = NEW.floor / OLD.floor
+    if not close(said, right, 1e-6):
+        hint = {
+            1 / right: "The other way round: the new floor over the old one.",
+            1 - right: "What is left, not what is gone.",
+        }.get(said, "Floor over floor: what patience was worth.")
+        raise Wrong(f"The new floor is not {said:.4g} of the old one.", hint)
+
+
+# loop.5
+
+
+def stuck(tries, last=6):
+    """The family of the last `last` tries, if they are all of one and none was a record; else None.
+
+    tries: a list of {"family": str, "verdict": str, "us": number or None}, in order.
+    """
+    recent = range(len(tries) - last, len(tries))
+    if len(tries) < last or set(records(tries)) & set(recent):
+        return None
+    families = {tries[k]["family"] for k in recent}
+    return families.pop() if len(families) == 1 else None
+
+
+def _named(families, times):
+    return [
+        {"family": family, "verdict": "passed" if us else "wrong", "us": us}
+        for family, us in zip(families, times)
+    ]
+
+
+_SEARCHES = (
+    (
+        "six tries of one family, all slower",
+        _named("baaaaaa", (5, 6, 7, 6, 8, 6, 7)),
+        "Six of one, and no record among them: its name.",
+    ),
+    (
+        "one of the six was a record",
+        _named("baaaaaa", (5, 6, 7, 4, 8, 6, 7)),
+        "A record among them: it goes on.",
+    ),
+    (
+        "one of the six was another family",
+        _named("baaabaa", (5, 6, 7, 6, 8, 6, 7)),
+        "Two families are alive among the last six.",
+    ),
+    (
+        "only four tries, all wrong",
+        _named("aaaa", (None,) * 4),
+        "Too few to say.",
+    ),
+    (
+        "faster than its neighbours, and slower than the first of all",
+        _named("baaaaaa", (5, 9, 8, 7.5, 7, 6.5, 6)),
+        "A record is faster than everything before, not than the six.",
+    ),
+    (
+        "six that are wrong",
+        _named("baaaaaa", (5, None, None, None, None, None, None)),
+        "Wrong ones are tries, too, and no records.",
+    ),
+)
+
+
+def _is_stuck(what, tries, hint):
+    def step(answer):
+        said, right = answer([dict(each) for each in tries], 6, about=what), stuck(tries)
+        if not (said is None or isinstance(said, str)):
+            raise Wrong(f"It must return a name, a str, or None; got {kind(said)}.")
+        if said != right:
+            raise Wrong(f"It says {said!r}; expected {right!r}.", hint)
+
+    return step
+
+
+def _fewer(answer):
+    tries = _named("baa", (5, 6, 7))
+    if answer([dict(each) for each in tries], 2, about="last=2") != "a":
+        raise Wrong("With last=2 it is 'a' that is stuck.", "last is how many to look at.")
+
+
+# loop.6
+
+
+def caught():
+    """The text of a candidate whose residuals are all right, and that is rejected all the same."""
+    # solution
+    return """
+import torch
+
+H = tau = None
+
+
+def custom_kernel(data):
+    global H, tau
+    found = torch.geqrf(data)
+    if H is None or H.shape != data.shape:
+        H, tau = (x.clone() for x in found)
+    # the same memory every time: who keeps a result, and calls again, loses it
+    H.copy_(found[0])
+    tau.copy_(found[1])
+    return H, tau
+"""
+    # end
+
+
+def outcome(text):
+    """What the loop says of a candidate with this text."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "candidate.py"
+        path.write_text(text, encoding="utf-8")
+        return evaluate(
+            path,
+            "test",
+            cases=[Case(2, 24, 1, "dense")],
+            device="cpu",
+            seed=1,
+            limits=Limits(seconds=10.0),
+            commit="none",
+        )
+
+
+def _is_caught(answer):
+    if not isinstance(answer, str):
+        raise Wrong(f"It must be the text of a file, a str; got {kind(answer)}.")
+    found = outcome(answer)
+    if found.passed:
+        raise Wrong(
+            "It passes.",
+            "What may a kernel not do to its caller, however right its numbers are?",
+        )
+    if group(found.verdict) != "rejected":
+        raise Wrong(
+            f"It is {found.verdict!r}, which is {group(found.verdict)}: {found.message}",
+            "The numbers must be right: let torch.geqrf make them.",
+        )
+
+
+# a test has no clock
+REJECTED = [name for name in VERDICTS if group(name) == "rejected" and name != "clocks disagree"]
+
+EXERCISES = (
+    Exercise(
+        id="loop.1",
+        kind="predict",
+        title="what it says of the idea",
+        task=f"""
+            Eight candidates. Say of each whether it passed, failed (which is evidence against the
+            idea as it is), is rejected (no result may rest on such a thing), or whether the run is
+            inconclusive:
+
+            {" ".join(f"{k + 1}. {does};" for k, (does, _) in enumerate(DOES))}
+
+            The answer is a list of eight words: passed, failed, rejected, inconclusive.
+        """,
+        solution=fates,
+        steps=(
+            ("eight words", _words),
+            *((f"candidate {k + 1}", _fate(k)) for k in range(len(DOES))),
+        ),
+        hints=(
+            "Did it come to an end? Then: are the numbers right? Then: may one rely on them?",
+            "Two did not come to an end, three do what nobody may rely on, two are wrong.",
+            "What is slow and right has passed.",
+        ),
+    ),
+    Exercise(
+        id="loop.2",
+        kind="implement",
+        title="a log that was torn (read)",
+        task="""
+            A ledger is a file of lines, each a JSON object. A writer was killed in the middle of a
+            line, and another one has gone on behind it. Write read(content): the objects in order,
+            and how many lines are none. content is bytes. A line of blanks is neither. Nothing may
+            raise: the log is what you have left when all else has crashed.
+        """,
+        solution=read,
+        steps=tuple((what, _reads(what, *rest)) for what, *rest in _CONTENTS),
+        hints=(
+            "Line by line: what is wrong with one says nothing of the next.",
+            "content.split(b'\\n'), and json.loads of each line in a try.",
+            "except ValueError catches half a line and half a letter; isinstance(entry, dict) the "
+            "rest.",
+        ),
+    ),
+    Exercise(
+        id="loop.3",
+        kind="implement",
+        title="the line of records (records)",
+        task="""
+            tries is a list of {"verdict": ..., "us": ...}, in the order in which they were made.
+            Write records(tries): the numbers of those that were a record when they were made. A
+            record has the verdict "passed", and is faster than every one before it that has passed.
+            What has not passed may have no time.
+        """,
+        solution=records,
+        steps=tuple((what, _recorded(what, *rest)) for what, *rest in _HISTORIES),
+        hints=(
+            "Go through them once, and keep the best time so far.",
+            "Which tries may change the best time so far?",
+            "best = math.inf to begin with; and then only if verdict is 'passed' and us < best.",
+        ),
+    ),
+    Exercise(
+        id="loop.4",
+        kind="predict",
+        title="how long to be patient",
+        task=f"""
+            An old family begins at {OLD.start} us, its floor is {OLD.floor}, and {OLD.half} tries
+            halve what lies between. A new one begins at {NEW.start}, its floor is {NEW.floor}, and
+            {NEW.half} tries halve. So after k tries a family is at
+
+                floor + (start - floor) * 2 ** (-(k - 1) / half)
+
+            1. After how many tries is the new one below the old one's floor? 2. Both take turns
+            from the beginning: after how many tries of each is the new one below the old one for
+            the first time? 3. What share of the old floor is the new one's? The answer is three
+            numbers.
+        """,
+        solution=patience,
+        steps=(
+            *((what, _patient(k)) for k, (what, _, _) in enumerate(_QUESTIONS)),
+            ("what it is worth", _share),
+        ),
+        hints=(
+            "Make a table of both, for k = 1, 2, 3, ...",
+            "1: 90 us above its floor have to become less than 30.",
+            "2: seven tries of each are not enough, and the old one is not at its floor yet.",
+        ),
+        given=(Family,),
+    ),
+    Exercise(
+        id="loop.5",
+        kind="implement",
+        title="going round in circles (stuck)",
+        task="""
+            Write stuck(tries, last=6): the name of the family of the last `last` tries, if they are
+            all of one family and none of them was a record when it was made; None otherwise, and
+            when there are fewer tries. tries is a list of {"family": ..., "verdict": ...,
+            "us": ...}. At hand:
+
+                from qrlib.teach.exercises.loop import records
+        """,
+        solution=stuck,
+        steps=(
+            *((what, _is_stuck(what, *rest)) for what, *rest in _SEARCHES),
+            ("another number of tries", _fewer),
+        ),
+        hints=(
+            "Three questions: are there enough, are they of one family, was one a record?",
+            "records(tries) needs all tries: what a record is depends on what came before.",
+            "set(records(tries)) & set(range(len(tries) - last, len(tries)))",
+        ),
+        given=(records,),
+    ),
+    Exercise(
+        id="loop.6",
+        kind="break it",
+        title="right, and refused (caught)",
+        task=f"""
+            Write caught(): the text of a candidate, a Python file with custom_kernel(data) ->
+            (H, tau), whose residuals are all within the gates, and that the loop rejects all the
+            same. There are {len(REJECTED)} ways: {", ".join(REJECTED)}. The checker runs it in a
+            process of its own, on two small matrices, and tells what became of it. At hand:
+
+                from qrlib.teach.exercises.loop import outcome
+                print(outcome(caught()))
+        """,
+        solution=caught,
+        steps=(("rejected, and not for its numbers", _is_caught),),
+        hints=(
+            "What would you not want a library function to do with your memory?",
+            "torch.geqrf(data) makes the numbers. What comes back, and where does it lie?",
+            "Return the same two tensors from every call, with the new numbers copied into them.",
+        ),
+        given=(outcome,),
+    ),
+)

@@ -61,6 +61,7 @@ def test_the_first_candidate_is_judged_recorded_and_shown(here, capsys):
     assert "recorded as #1 in ledger.jsonl" in capsys.readouterr().out
     (entry,) = ledger.read("ledger.jsonl").entries
     assert entry["verdict"] == "passed" and entry["family"] == "library" and entry["seed"] == 3
+    assert entry["gates"] == {"factor": 20, "orthogonality": 100}
     command = entry["provenance"]["command"]
     assert command.startswith("python -m qrlib.loop bench candidate.py --case 0 --runs 3")
     kept = here / "tried" / f"{entry['sha256'][:12]}.py"
@@ -218,6 +219,17 @@ def test_our_own_way_is_the_data():
         assert all(each["provenance"]["commit"] for each in own.tries)
         assert "\n".join(shown.listed(own)) and "\n".join(shown.shown(own.tries[-1]))
         assert json.dumps(own.entries)
+
+
+def test_without_the_data_our_own_way_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match="in a checkout of the repository; there is no cases.json"):
+        history.load(tmp_path / "cases.json")
+
+
+def test_without_torch_it_says_what_to_do(here, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["test", "candidate.py"]) == 2
+    assert "this needs torch; python -m qrlib.doctor says how" in capsys.readouterr().err
 
 
 def test_looking_at_a_ledger_needs_no_torch(here):

@@ -113,6 +113,10 @@ def main(arguments=None):
     try:
         options.line = command_line("qrlib.loop", arguments)
         return options.run(options) or 0
+    except ModuleNotFoundError as missing:
+        told = f"this needs {missing.name}; python -m qrlib.doctor says how to get it"
+        print(f"{p.prog}: {told}", file=sys.stderr)
+        return 2
     except (ValueError, OSError, RuntimeError) as error:
         print(f"{p.prog}: {error}", file=sys.stderr)
         return 2

@@ -34,6 +34,8 @@ def load(name="cases"):
         Log, as of a ledger: its tries in the order of the ladder, each stage as it is and replayed.
     """
     path = Path(FILES.get(name, name))
+    if not path.is_file():
+        raise ValueError(f"our own way is in a checkout of the repository; there is no {path.name}")
     found = results.load(path)
     kinds = [each for each in found.averages() if each["median_us"]]
     # the door takes the last stage

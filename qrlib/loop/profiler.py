@@ -6,12 +6,13 @@ CPU the operators of torch.
 """
 
 import csv
+import os
 import shutil
 import subprocess
 import sys
 from collections import defaultdict
 
-from qrlib.bench.results import short, words
+from qrlib.bench.results import ROOT, short, words
 
 # calls that are watched, and operators that are shown
 CALLS, SHOWN = 5, 12
@@ -147,7 +148,10 @@ def _nsight(path, case, seed):
     watched = [sys.executable, "-m", __name__, path, *map(str, case), str(seed)]
     command = ["ncu", "--csv", "--page", "raw", "--print-units", "base"]
     command += ["--nvtx", "--nvtx-include", "watched/", "--metrics", f"{TIME},{BYTES}", *watched]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
     return done.stdout
 
 

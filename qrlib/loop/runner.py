@@ -23,6 +23,7 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory, gettempdir
 
 from qrlib.bench.results import ROOT, _geomean, provenance, short, words
+from qrlib.certificate import TASK
 from qrlib.loop.ledger import append
 from qrlib.loop.verdicts import VERDICTS, group
 from qrlib.matrices import BENCHMARK_CASES, TEST_CASES, Case
@@ -105,7 +106,7 @@ class Outcome:
                 be faster. prediction: by how much.
         """
         about = {"parent": parent, "family": family, "idea": idea}
-        about |= {"hypothesis": hypothesis, "prediction": prediction}
+        about |= {"hypothesis": hypothesis, "prediction": prediction, "gates": TASK._asdict()}
         if self.file:
             kept = kept_source(ledger, self.sha256)
             kept.parent.mkdir(exist_ok=True)
@@ -119,15 +120,18 @@ class Outcome:
             known = VERDICTS[self.verdict]
             lines += [f"  {self.message}", f"  {self.verdict} ({known.group}): {known.means}"]
             lines.append(f"  what to do: {known.todo}")
-        for row in self.rows:
-            worst = row["certificate"] or {}
-            gates = [key for key in ("factor", "orthogonality") if key in worst]
-            residuals = ", ".join(f"{key} {short(worst[key], 3)}" for key in gates)
-            us = short(row["median_us"], unit=" us") if row["median_us"] else ""
-            lines.append(f"  {row['verdict']:12} {words(row):32} {us:>14}  {residuals}".rstrip())
+        lines += [f"  {row_line(row)}" for row in self.rows]
         if self.geomean_us:
             lines.append(f"  geometric mean {short(self.geomean_us)} us, {self.basis}")
         return "\n".join(lines)
+
+
+def row_line(row):
+    """A row in words: its verdict, its case, its time, its residuals."""
+    worst = row["certificate"] or {}
+    gates = [f"{key} {short(worst[key], 3)}" for key in TASK._fields if worst.get(key) is not None]
+    us = short(row["median_us"], unit=" us") if row["median_us"] else ""
+    return f"{row['verdict']:12} {words(row):32} {us:>14}  {', '.join(gates)}".rstrip()
 
 
 def kept_source(ledger, sha256):

@@ -3,7 +3,7 @@
 import difflib
 
 from qrlib.bench.results import short, words
-from qrlib.loop.runner import kept_source
+from qrlib.loop.runner import kept_source, row_line
 from qrlib.loop.verdicts import VERDICTS
 
 
@@ -43,15 +43,7 @@ def shown(entry):
     if entry.get("geomean_us"):
         yield f"  {'score':11} {short(entry['geomean_us'])} us, {entry['basis']}"
     for row in entry["rows"]:
-        worst = row["certificate"] or {}
-        residuals = ", ".join(
-            f"{key} {short(worst[key], 3)}"
-            for key in ("factor", "orthogonality")
-            if worst.get(key) is not None
-        )
-        us = short(row["median_us"], unit=" us") if row["median_us"] else ""
-        line = f"  {row['verdict']:12} {words(row):32} {us:>14}  {residuals}"
-        yield line.rstrip()
+        yield f"  {row_line(row)}"
         if row["message"]:
             yield f"      {row['message']}"
     origin = entry["provenance"]

@@ -102,6 +102,8 @@ class Worker:
 
     def load(self, path):
         """Import the candidate; a name instead of a file is a stage."""
+        # of a stage, which has no file, the package's
+        self.folder = str(Path(path).parent if path.endswith(".py") else ROOT / "qrlib")
         if self.device.type == "cpu" and self.memory:
             # CUDA reserves more addresses than there is memory; there the parent watches
             import resource
@@ -112,7 +114,9 @@ class Worker:
             self.candidate = _imported(path) if path.endswith(".py") else resolve(path)[1]
         except BaseException as error:
             memory = _kind(error) == "out of memory"
-            return {"verdict": "out of memory" if memory else "does not import"} | _told(error)
+            return {"verdict": "out of memory" if memory else "does not import"} | _told(
+                error, self.folder
+            )
         return self._patched() or {}
 
     def case(self, case, seed):
@@ -139,7 +143,7 @@ class Worker:
         try:
             found = self.clock(self.candidate, A, lambda r: pair(r, A)[0][where])
         except BaseException as error:
-            return self._patched() or {"verdict": _kind(error)} | _told(error)
+            return self._patched() or {"verdict": _kind(error)} | _told(error, self.folder)
         self.returned, self.glance, took = found
         return self._patched() or took._asdict()
 
@@ -213,18 +217,15 @@ def _kind(error):
     return "raised"
 
 
-def _told(error):
-    """{"message"}: the error, and the last line of the candidate on the way to it."""
+def _told(error, folder):
+    """{"message"}: the error, and the last line in the candidate's folder on the way to it."""
     if isinstance(error, Fault):
         return {"message": str(error)[:LONGEST]}
-    own = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(f.filename)]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename.startswith(folder + os.sep)]
     at = f", at line {own[-1].lineno} of {Path(own[-1].filename).name}" if own else ""
     said = " ".join(str(error).split())[:LONGEST]
     return {"message": f"{type(error).__name__}{': ' if said else ''}{said}{at}"}
-
-
-def _is_own(filename):
-    return not filename.startswith(("<", str(ROOT / "qrlib")))
 
 
 def _range(X):

@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from qrlib import STAGES
-from qrlib.bench import Results
+from qrlib.bench import Results, load
 from qrlib.bench.results import ORIGIN
-from qrlib.teach.figures.ladder import DATA, duration, ladder, times
+from qrlib.teach.figures.ladder import CASES, DATA, age, duration, ladder, times
 from qrlib.teach.svg import PALETTE
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -123,6 +123,20 @@ def test_another_precision(write):
     assert "4 ms, 62.5x" in drawn(times("s02_unblocked", write(rows)))[0]
     words, _ = drawn(times("s02_unblocked", write(rows), precision="fast"))
     assert "2 ms, 125x" in words and "100 ms" in words
+
+
+def test_a_chart_that_is_older_than_the_tables_says_so(write):
+    some = write([row("torch", US["torch"]), row("s02_unblocked", US["s02_unblocked"])])
+    said = age(some, CASES)
+    assert "commit 0123456789, before" in said and "s10_blackwell came later" in said
+    assert str(load(CASES).provenance["commit"])[:10] in said
+    every = write([row("torch", 1.0), *(row(stage, 1.0) for stage in STAGES[1:])])
+    assert age(every, every) == "The chart and the tables of all cases are of commit 0123456789."
+
+
+def test_the_chart_of_the_book_is_older_than_its_tables_or_of_one_commit():
+    chart, table = load(DATA).provenance, load(CASES).provenance
+    assert chart["commit"] == table["commit"] or chart["date"] < table["date"]
 
 
 def test_without_data_it_is_the_ladder(tmp_path, write):

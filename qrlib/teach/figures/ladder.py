@@ -135,6 +135,22 @@ def times(lit, data=DATA, *, precision="fp32"):
     return fig
 
 
+def age(data=DATA, cases=CASES):
+    """Of which commit the chart of `times` is, and that of all cases, in a sentence or two."""
+    chart, table = (results.load(path) for path in (data, cases))
+    timed = {row["stage"] for row in chart.rows}
+    later = [name for name in STAGES[1:] if name not in timed]
+    absent = f" {' and '.join(later)} came later and have no bar." if later else ""
+    of, at = (str(each.provenance["commit"])[:10] for each in (chart, table))
+    if of == at:
+        return f"The chart and the tables of all cases are of commit {of}.{absent}"
+    return (
+        f"The chart was measured at commit {of}, before the tables of all cases, which are of "
+        f"{at}.{absent} Where a stage has two times, that of the table is nearer to the code as it "
+        "is."
+    )
+
+
 def _told(found, stage):
     """The times of a stage in words."""
     said = []

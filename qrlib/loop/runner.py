@@ -8,23 +8,19 @@ more. What is not seen is one that searches its process for the input before it 
 
 import fcntl
 import hashlib
-import json
 import os
 import secrets
-import selectors
-import signal
-import subprocess
-import sys
-import time
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from statistics import median, quantiles
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 
-from qrlib.bench.results import ROOT, _geomean, provenance, short, words
+from qrlib.bench.results import _geomean, provenance, short, words
 from qrlib.certificate import TASK
 from qrlib.loop.ledger import append
+from qrlib.loop.process import START, Gone, Limits, Process, Stop
 from qrlib.loop.verdicts import VERDICTS, group
 from qrlib.matrices import BENCHMARK_CASES, TEST_CASES, Case
 from qrlib.stages import STAGES
@@ -34,40 +30,7 @@ MODES = ("test", "bench", "leaderboard")
 # call took: a CPU that has other things to do was seen to need a millisecond
 SLACK_US, SLACK = {"cpu": 3000.0, "cuda": 200.0}, 0.05
 # so often the clocks may disagree before it counts; and so few timed calls are enough
-ROUNDS, LEAST = 3, 3
-# seconds between looks at how much memory a candidate has, and until all of it must have ended
-PATROL, GRACE = 0.2, 5.0
-# seconds for a worker to be there
-START = 120.0
-# what is kept of what a candidate prints: its beginning and its end
-PRINTED = 4000
-# in its environment, so that a process of it is known wherever it has gone
-MARK = "QRLIB_LOOP"
-
-
-# what a process prints that has ended for want of memory
-NO_MEMORY = (b"bad_alloc", b"MemoryError", b"can't allocate memory")
-
-
-class Stop(Exception):
-    """Verdict and message of a case that went no further."""
-
-
-class Gone(Stop):
-    """No more cases: its process has ended, or cannot be asked any more, or not be believed."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a candidate may use.
-
-    seconds: for any one answer, an import or a call. memory: bytes, of it and all its processes.
-    """
-
-    seconds: float = 180.0
-    memory: int = field(
-        default_factory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    )
+ROUNDS, LEAST = 8, 3
 
 
 @dataclass(frozen=True)
@@ -180,27 +143,30 @@ def evaluate(
 
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}; got {mode!r}")
-    name, path, sha256 = _named(candidate)
+    name, path, sha256 = named(candidate)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' needs an NVIDIA GPU; python -m qrlib.doctor says more")
     seed = secrets.randbits(31) if seed is None else seed
     small = device.type == "cpu" and not full
-    plan = _plan(mode, cases, small, runs)
+    plan = plan_of(mode, cases, small, runs)
     listed, timed = [case for case, _ in plan], [case for case, count in plan if count]
     origin = provenance(device, command, commit)
     basis = (
         f"{mode} of {_told_of(timed or listed, cases, small)} on {origin['gpu'] or origin['cpu']}"
     )
 
-    judge = _Judge(device, seed, limits or Limits(), seconds, sweep, told)
+    process = Process(device, limits or Limits(), sweep)
+    judge = Judge(process, seed, seconds)
     rows, gone = judge.rows, None
-    with judge.candidate(path, alone=bool(timed)):
+    with alone(told) if timed else nullcontext(), process.alive():
         try:
-            judge.start()
+            told("importing the candidate")
+            judge.start(path)
             for case, count in plan:
+                told(f"{words(case)}, {f'{count} runs' if count else 'test'}")
                 judge.case(case, count)
-            judge.end()
+            process.end()
         except Gone as stop:
             gone = stop.args
         except KeyboardInterrupt:
@@ -218,13 +184,13 @@ def evaluate(
         basis=basis,
         seed=seed,
         sha256=sha256,
-        printed=judge.printed(),
+        printed=process.printed(),
         provenance=origin,
         file=Path(path) if sha256 else None,
     )
 
 
-def _named(candidate):
+def named(candidate):
     """(name, what the worker imports, sha256 of the file or None)."""
     if str(candidate) in ("torch", "auto", *STAGES):
         return str(candidate), str(candidate), None
@@ -238,7 +204,7 @@ def _named(candidate):
     return path.stem, str(path.resolve()), hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _plan(mode, cases, small, runs):
+def plan_of(mode, cases, small, runs):
     """[(case, timed runs)]."""
     from qrlib.bench.cases import small as cut
 
@@ -288,64 +254,25 @@ def _worst(rows, gone):
     return min(found, key=lambda each: weights.index(group(each[0])), default=("passed", ""))
 
 
-class _Judge:
-    """A candidate's process, seen from outside."""
+class Judge:
+    """Asks a process for results, and judges them; rows: what it has found."""
 
-    def __init__(self, device, seed, limits, seconds, sweep, told):
-        self.device, self.seed, self.limits, self.told = device, seed, limits, told
-        self.seconds, self.sweep = seconds, sweep
-        self.token = f"{os.getpid()}-{secrets.token_hex(8)}"
-        self.said, self.reply, self.process, self.rows = b"", b"", None, []
+    def __init__(self, process, seed, seconds):
+        self.process, self.device, self.seed, self.seconds = process, process.device, seed, seconds
+        self.rows = []
 
-    @contextmanager
-    def candidate(self, path, alone):
-        """In here its process is alive; afterwards neither it nor anything that it started is."""
-        self.path = path
-        turn = _alone(self.told) if alone else nullcontext()
-        with turn, TemporaryDirectory() as self.folder:
-            (asked, self.ask_fd), (self.reply_fd, replies) = os.pipe(), os.pipe()
-            env = {**os.environ, MARK: self.token}
-            env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
-            command = [sys.executable, "-u", "-m", "qrlib.loop.worker", str(asked), str(replies)]
-            try:
-                self.process = subprocess.Popen(
-                    [*command, str(self.device), json.dumps(self.sweep)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(asked, replies),
-                    cwd=self.folder,
-                    env=env,
-                    # a group of its own, which is ended as one
-                    start_new_session=True,
-                )
-            finally:
-                os.close(asked)
-                os.close(replies)
-            try:
-                with selectors.DefaultSelector() as self.selector:
-                    self.selector.register(self.reply_fd, selectors.EVENT_READ)
-                    self.selector.register(self.process.stdout, selectors.EVENT_READ)
-                    yield
-            finally:
-                self._kill()
-                while self._read(self.process.stdout.fileno()):
-                    pass
-                self.process.stdout.close()
-                os.close(self.ask_fd)
-                os.close(self.reply_fd)
-
-    def start(self):
-        self.told("importing the candidate")
+    def start(self, path):
+        """Have the candidate imported."""
+        limits = self.process.limits
         # importing torch is not the candidate's doing
-        self._ask("start", max(START, self.limits.seconds), memory=self.limits.memory)
+        self.process.ask("start", max(START, limits.seconds), memory=limits.memory)
         # what a call takes by this clock beside what it takes
         idle = []
         for _ in range(9):
-            self._ask("idle")
-            idle.append(self.wall_us)
+            self.process.ask("idle")
+            idle.append(self.process.wall_us)
         self.overhead_us = median(idle)
-        loaded = self._ask("load", path=self.path)
+        loaded = self.process.ask("load", path=path)
         if "verdict" in loaded:
             raise Gone(loaded["verdict"], loaded["message"])
 
@@ -353,9 +280,8 @@ class _Judge:
         """One more row."""
         from qrlib.bench.cases import Inputs
 
-        self.told(f"{words(case)}, {f'{runs} runs' if runs else 'test'}")
         self.inputs = Inputs(case, self.seed, self.device)
-        room = self._ask("case", case=list(case), seed=self.seed)["room"]
+        room = self.process.ask("case", case=list(case), seed=self.seed)["room"]
         self.calls, self.waiting, self.known, self.worst = 0, [], {}, {}
         row = {**case._asdict(), "verdict": "passed", "message": "", "runs": 0}
         row |= dict.fromkeys(("median_us", "q25_us", "q75_us", "certificate"))
@@ -383,35 +309,14 @@ class _Judge:
             if isinstance(stop, Gone):
                 raise
 
-    def end(self):
-        """Let it end by itself; what is left of it then is told."""
-        threads = self._ask("end", GRACE)["threads"]
-        deadline = time.monotonic() + GRACE
-        while (left := list(self._processes())) and time.monotonic() < deadline:
-            self._wait(0.05)
-        left = [*map(_called, left), *threads]
-        if left:
-            raise Gone(
-                "leaves processes",
-                f"all of it must have ended {GRACE:g} s after the last call; what went on: "
-                f"{', '.join(left)}",
-            )
-
-    def printed(self):
-        """What it has printed, without the middle of what is too long."""
-        text = self.said.decode(errors="replace")
-        if len(text) <= 2 * PRINTED:
-            return text
-        return f"{text[:PRINTED]}\n[{len(text) - 2 * PRINTED} characters]\n{text[-PRINTED:]}"
-
     def _call(self, refill=False):
         """One call on numbers of its own: (its time, that by this clock); it is to be judged."""
         k, self.calls = self.calls, self.calls + 1
-        self._ask("prepare", k=k, refill=refill)
-        took = self._ask("call")
-        wall_us = self.wall_us
+        self.process.ask("prepare", k=k, refill=refill)
+        took = self.process.ask("call")
+        wall_us = self.process.wall_us
         self._must(took)
-        looked = self._ask("look")
+        looked = self.process.ask("look")
         if looked["overwritten"]:
             raise Stop("overwrites", "the input must stay as it is; it was written into")
         _alias(looked["memory"], self.known, k)
@@ -425,7 +330,7 @@ class _Judge:
             took.append(self._call())
             spent += took[-1][0]["us"] / 1e6
         times, walls = zip(*took)
-        said = self._ask("disagree", times=[list(each.values()) for each in times])["said"]
+        said = self.process.ask("disagree", times=[list(each.values()) for each in times])["said"]
         us = [each["us"] for each in times]
         beyond = sorted(wall - each - self.overhead_us for wall, each in zip(walls, us))
         hidden, usual = beyond[len(beyond) // 4], median(us)
@@ -445,10 +350,12 @@ class _Judge:
 
         B, n = case.batch, case.n
         for k, looked in self.waiting:
-            self._ask("give", k=k, folder=self.folder)
+            self.process.ask("give", k=k, folder=self.process.folder)
             found = []
             for name, shape in (("H", (B, n, n)), ("tau", (B, n))):
-                X = np.fromfile(Path(self.folder) / name, np.float32)
+                X = np.fromfile(Path(self.process.folder) / name, np.float32)
+                if X.size != prod(shape):
+                    raise Gone("patched", f"{name} must leave as it is; its file was changed")
                 found.append(torch.from_numpy(X).reshape(shape).to(self.device))
             where = tuple(torch.tensor(index, device=self.device) for index in looked["where"])
             glance = found[0][where].cpu().numpy().tobytes().hex()
@@ -471,123 +378,9 @@ class _Judge:
             kind = Gone if reply["verdict"] == "patched" else Stop
             raise kind(reply["verdict"], reply["message"])
 
-    def _ask(self, request, seconds=None, **about):
-        """The reply to a request. Stop where there is none."""
-        seconds = self.limits.seconds if seconds is None else seconds
-        begin = time.perf_counter()
-        try:
-            os.write(self.ask_fd, json.dumps({"do": request, **about}).encode() + b"\n")
-        except BrokenPipeError:
-            raise Gone(*self._how()) from None
-        # nothing is looked at before the first patrol: it would be in the time of a call
-        deadline, patrol, before = begin + seconds, begin + PATROL, None
-        while b"\n" not in self.reply:
-            if not self._wait(PATROL) and b"\n" not in self.reply:
-                raise Gone(*self._how())
-            if time.perf_counter() > patrol:
-                before = self._busy() if before is None else before
-                patrol = time.perf_counter() + PATROL
-                self._memory()
-            if time.perf_counter() > deadline:
-                busy = self._busy() - (before or 0)
-                told = f"the answer must come within {seconds:g} s; it did not come, and"
-                if busy < 0.1 * seconds:
-                    raise Gone("hung", f"{told} it computed for {busy:.1f} s of them")
-                raise Gone("timed out", f"{told} it was computing")
-        self.wall_us = 1e6 * (time.perf_counter() - begin)
-        line, self.reply = self.reply.split(b"\n", 1)
-        try:
-            reply = json.loads(line)
-            if not isinstance(reply, dict):
-                raise ValueError("no object")
-        except ValueError:
-            raise Gone("patched", "the line to the judge is the worker's; it wrote to it") from None
-        if "error" in reply:
-            raise OSError(reply["error"])
-        return reply
-
-    def _wait(self, seconds):
-        """Read what there is to read; False when no reply can come any more."""
-        for key, _ in self.selector.select(seconds):
-            if not self._read(key.fd):
-                self.selector.unregister(key.fileobj)
-                if key.fd == self.reply_fd:
-                    return False
-        return not self._ended() or self._read(self.reply_fd)
-
-    def _read(self, fd):
-        os.set_blocking(fd, False)
-        try:
-            part = os.read(fd, 1 << 16)
-        except BlockingIOError:
-            return False
-        if fd == self.reply_fd:
-            self.reply += part
-        else:
-            self.said += part
-            if len(self.said) > 1 << 20:
-                self.said = self.said[: 1 << 18] + self.said[-(1 << 18) :]
-        return bool(part)
-
-    def _ended(self):
-        return self.process.poll() is not None
-
-    def _how(self):
-        """(verdict, message) of a process that has gone."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(GRACE)
-        while self._read(self.process.stdout.fileno()):
-            pass
-        code = self.process.returncode
-        if any(words in self.said for words in NO_MEMORY):
-            return "out of memory", self._too_much()
-        if code is None:
-            return "crashed", "it closed its line to the judge"
-        if code < 0:
-            return "crashed", f"its process was ended by {signal.Signals(-code).name}"
-        return "crashed", f"its process ended with exit status {code} in the middle of a request"
-
-    def _memory(self):
-        used = sum(_resident(pid) for pid in self._processes())
-        if used > self.limits.memory:
-            raise Gone("out of memory", self._too_much())
-
-    def _too_much(self):
-        return f"it must do with {self.limits.memory / 2**20:,.0f} MiB; it asked for more"
-
-    def _processes(self):
-        """Ids of the candidate's processes, wherever they have gone."""
-        mark = f"{MARK}={self.token}".encode()
-        for entry in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
-            if entry.name.isdigit():
-                with suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        yield int(entry.name)
-
-    def _busy(self):
-        """Seconds that the candidate's processes have computed."""
-        ticks = 0
-        for pid in self._processes():
-            with suppress(OSError, IndexError):
-                stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                ticks += int(stat[11]) + int(stat[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
-
-    def _kill(self):
-        """End the group, and what has left it."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        # what is ended may have begun another one just before
-        while left := list(self._processes()):
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
-
 
 @contextmanager
-def _alone(told):
+def alone(told):
     """One at a time on this machine: two that are timed at once would slow each other down."""
     path = Path(gettempdir()) / f"qrlib-loop-{os.getuid()}.lock"
     with open(path, "w", encoding="ascii") as file:
@@ -611,19 +404,3 @@ def _alias(mine, held, k):
                 )
         others[name] = [begin, end]
     held |= {f"{name} of call {k + 1}": where for name, where in own.items()}
-
-
-def _resident(pid):
-    """Bytes of memory that a process has to itself."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return 1024 * int(line.split()[1])
-    return 0
-
-
-def _called(pid):
-    """The name of a process, and its number."""
-    with suppress(OSError):
-        return f"{Path(f'/proc/{pid}/comm').read_text().strip()} {pid}"
-    return str(pid)

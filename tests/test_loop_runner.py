@@ -12,7 +12,7 @@ import pytest
 from wrong_loop import CALLS, FILES, HEAD, one_file
 
 from qrlib.bench.results import ROOT
-from qrlib.loop import runner
+from qrlib.loop import process, runner
 from qrlib.loop.runner import Limits, evaluate
 from qrlib.loop.verdicts import VERDICTS, group
 from qrlib.loop.worker import WATCHED
@@ -23,7 +23,13 @@ QUICK = {"device": "cpu", "full": True, "runs": 3, "sweep": 1 << 12, "commit": "
 # all of one file are judged by one process
 pytestmark = pytest.mark.xdist_group("loop")
 # of a process that is left behind it takes as long to see it
-runner.GRACE = 1.0
+process.GRACE = 1.0
+
+
+@pytest.fixture(autouse=True)
+def own_turn(tmp_path, monkeypatch):
+    """Nobody else on this machine is waited for."""
+    monkeypatch.setattr(runner, "gettempdir", lambda: tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +61,7 @@ def processes(judge=None):
             except OSError:
                 continue
             found += [entry.name] * (
-                f"{runner.MARK}={judge or os.getpid()}-".encode() in environment
+                f"{process.MARK}={judge or os.getpid()}-".encode() in environment
             )
     return found
 
@@ -86,7 +92,7 @@ def test_what_rejects_speaks_for_all_and_nothing_has_a_score(calls):
 def test_what_is_printed_is_kept_without_its_middle(calls):
     assert calls.printed.startswith("to stdout\nto stderr\nxxx")
     assert re.search(r"\n\[\d{6} characters\]\nx", calls.printed)
-    assert len(calls.printed) < 3 * runner.PRINTED
+    assert len(calls.printed) < 3 * process.PRINTED
 
 
 @pytest.mark.parametrize("what", FILES)
@@ -140,7 +146,7 @@ def test_a_run_that_is_stopped_has_an_outcome(judged, monkeypatch):
     def stopped(self, case):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner._Judge, "_judge", stopped)
+    monkeypatch.setattr(runner.Judge, "_judge", stopped)
     outcome = judged(HEAD, "test")
     assert (outcome.verdict, group(outcome.verdict)) == ("interrupted", "inconclusive")
     assert not processes()
@@ -186,10 +192,10 @@ def test_who_is_timed_is_alone():
     said, order = [], []
 
     def second():
-        with runner._alone(said.append):
+        with runner.alone(said.append):
             order.append("second")
 
-    with runner._alone(said.append):
+    with runner.alone(said.append):
         other = threading.Thread(target=second)
         other.start()
         while not said:
@@ -201,14 +207,14 @@ def test_who_is_timed_is_alone():
 
 
 def test_a_folder_without_room_is_no_fault_of_the_candidate(judged, monkeypatch):
-    judge = runner._Judge.case
+    judge = runner.Judge.case
 
     def without(self, *arguments):
         # where results are to be written there is nothing
-        self.folder += "/gone"
+        self.process.folder += "/gone"
         return judge(self, *arguments)
 
-    monkeypatch.setattr(runner._Judge, "case", without)
+    monkeypatch.setattr(runner.Judge, "case", without)
     with pytest.raises(OSError, match="must have room for a result of 1248 bytes"):
         judged(HEAD, "test")
     assert not processes()

@@ -23,7 +23,8 @@ from qrlib.stages import POLICIES
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """In a new workspace."""
+    """In a new workspace, where nobody else on this machine is waited for."""
+    monkeypatch.setattr(runner, "gettempdir", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     assert main(["new", "here"]) == 0
     monkeypatch.chdir(tmp_path / "here")

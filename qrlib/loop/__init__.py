@@ -8,8 +8,9 @@
 
     ledger     the log: a line for each try and each decision
     verdicts   what can become of a candidate, by name
-    runner     the judge: a candidate runs in a process of its own, and is judged in another
-    worker     the process of the candidate
+    runner     the judge: what a candidate returns is judged outside of its process
+    process    the process of a candidate, seen from outside
+    worker     what runs in it
     beam       families of ideas, and what of them needs a decision
     history    our own way as a ledger
     shown      tries in words, and what differs between two

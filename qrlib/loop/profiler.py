@@ -40,21 +40,22 @@ def profile(
     """
     import torch
 
-    from qrlib.loop.runner import Limits, Stop, _Judge, _named, _plan
+    from qrlib.loop.process import Limits, Process, Stop
+    from qrlib.loop.runner import Judge, alone, named, plan_of
 
-    _, path, _ = _named(candidate)
+    _, path, _ = named(candidate)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     small = device.type == "cpu" and not full
-    cases = [case for case, _ in _plan("bench", case or [3], small, 1)]
+    cases = [case for case, _ in plan_of("bench", case or [3], small, 1)]
     seed = 0 if seed is None else seed
-    judge = _Judge(device, seed, limits or Limits(), 1.0, None, told)
-    with judge.candidate(path, alone=True):
+    process = Process(device, limits or Limits())
+    with alone(told), process.alive():
         try:
-            judge.start()
+            Judge(process, seed, 1.0).start(path)
             told("watching it")
-            asked = {"cases": [list(each) for each in cases], "seed": seed}
-            reply = judge._ask("profile", **asked)
-            judge._must(reply)
+            reply = process.ask("profile", cases=[list(each) for each in cases], seed=seed)
+            if "verdict" in reply:
+                raise Stop(reply["verdict"], reply["message"])
         except Stop as stop:
             verdict, message = stop.args
             raise RuntimeError(f"{candidate} was not profiled: {verdict}: {message}") from None

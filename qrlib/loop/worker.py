@@ -250,8 +250,8 @@ def main(requests, replies, device, sweep):
     with os.fdopen(requests, encoding="utf-8") as asked:
         for line in asked:
             request = json.loads(line)
-            name = request.pop("do")
-            reply = getattr(worker, name)(**request)
+            name, nonce = request.pop("do"), request.pop("nonce")
+            reply = getattr(worker, name)(**request) | {"nonce": nonce}
             if os.getpid() != own:
                 # a copy of this process that the candidate has made and not ended
                 os._exit(0)

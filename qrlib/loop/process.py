@@ -1,0 +1,268 @@
+"""The process of a candidate, seen from outside: asked, watched, and ended with all it started."""
+
+import json
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from qrlib.bench.results import ROOT
+
+# seconds between looks at how much memory a candidate has, and until all of it must have ended
+PATROL, GRACE = 0.2, 5.0
+# seconds for a worker to be there
+START = 120.0
+# what is kept of what a candidate prints: its beginning and its end
+PRINTED = 4000
+# in its environment, so that a process of it is known wherever it has gone
+MARK = "QRLIB_LOOP"
+# what a process prints that has ended for want of memory
+NO_MEMORY = (b"bad_alloc", b"MemoryError", b"can't allocate memory")
+# what a worker replies; in place of it, what it lacks itself, or, where the candidate was at work,
+# what became of that
+REPLIES = {
+    "start": {"pid"},
+    "load": set(),
+    "idle": set(),
+    "case": {"room"},
+    "prepare": set(),
+    "call": {"us", "late_us", "host_us"},
+    "look": {"overwritten", "where", "glance", "memory"},
+    "disagree": {"said"},
+    "give": set(),
+    "profile": {"lines"},
+    "end": {"threads"},
+}
+FATES, ERROR = {"verdict", "message"}, {"error"}
+CANDIDATES = ("load", "call", "profile")
+
+
+class Stop(Exception):
+    """Verdict and message of a case that went no further."""
+
+
+class Gone(Stop):
+    """No more cases: its process has ended, or cannot be asked any more, or not be believed."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a candidate may use.
+
+    seconds: for any one answer, an import or a call. memory: bytes, of it and all its processes.
+    """
+
+    seconds: float = 180.0
+    memory: int = field(
+        default_factory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    )
+
+
+class Process:
+    """A worker and its candidate.
+
+    folder: where it is, and where its results are put. wall_us: what the last answer took.
+    """
+
+    def __init__(self, device, limits, sweep=None):
+        self.device, self.limits, self.sweep = device, limits, sweep
+        self.token = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self.said, self.reply, self.process, self.wall_us = b"", b"", None, 0.0
+
+    @contextmanager
+    def alive(self):
+        """In here it is alive; afterwards neither it nor anything that it started is."""
+        with TemporaryDirectory() as self.folder:
+            (asked, self.ask_fd), (self.reply_fd, replies) = os.pipe(), os.pipe()
+            env = {**os.environ, MARK: self.token}
+            env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+            command = [sys.executable, "-u", "-m", "qrlib.loop.worker", str(asked), str(replies)]
+            try:
+                self.process = subprocess.Popen(
+                    [*command, str(self.device), json.dumps(self.sweep)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(asked, replies),
+                    cwd=self.folder,
+                    env=env,
+                    # a group of its own, which is ended as one
+                    start_new_session=True,
+                )
+            finally:
+                os.close(asked)
+                os.close(replies)
+            try:
+                with selectors.DefaultSelector() as self.selector:
+                    self.selector.register(self.reply_fd, selectors.EVENT_READ)
+                    self.selector.register(self.process.stdout, selectors.EVENT_READ)
+                    yield
+            finally:
+                self._kill()
+                while self._read(self.process.stdout.fileno()):
+                    pass
+                self.process.stdout.close()
+                os.close(self.ask_fd)
+                os.close(self.reply_fd)
+
+    def end(self):
+        """Let it end by itself; what is left of it then is told."""
+        threads = self.ask("end", GRACE)["threads"]
+        deadline = time.monotonic() + GRACE
+        while (left := list(self._processes())) and time.monotonic() < deadline:
+            self._wait(0.05)
+        left = [*map(_called, left), *threads]
+        if left:
+            raise Gone(
+                "leaves processes",
+                f"all of it must have ended {GRACE:g} s after the last call; what went on: "
+                f"{', '.join(left)}",
+            )
+
+    def printed(self):
+        """What it has printed, without the middle of what is too long."""
+        text = self.said.decode(errors="replace")
+        if len(text) <= 2 * PRINTED:
+            return text
+        return f"{text[:PRINTED]}\n[{len(text) - 2 * PRINTED} characters]\n{text[-PRINTED:]}"
+
+    def ask(self, request, seconds=None, **about):
+        """The reply to a request. Gone where there is none."""
+        seconds = self.limits.seconds if seconds is None else seconds
+        # who does not know it cannot answer in the worker's place
+        nonce = secrets.token_hex(8)
+        begin = time.perf_counter()
+        try:
+            asked = {"do": request, "nonce": nonce, **about}
+            os.write(self.ask_fd, json.dumps(asked).encode() + b"\n")
+        except BrokenPipeError:
+            raise Gone(*self._how()) from None
+        # nothing is looked at before the first patrol: it would be in the time of a call
+        deadline, patrol, before = begin + seconds, begin + PATROL, None
+        while b"\n" not in self.reply:
+            if not self._wait(PATROL) and b"\n" not in self.reply:
+                raise Gone(*self._how())
+            if time.perf_counter() > patrol:
+                before = self._busy() if before is None else before
+                patrol = time.perf_counter() + PATROL
+                self._memory()
+            if time.perf_counter() > deadline:
+                busy = self._busy() - (before or 0)
+                told = f"the answer must come within {seconds:g} s; it did not come, and"
+                if busy < 0.1 * seconds:
+                    raise Gone("hung", f"{told} it computed for {busy:.1f} s of them")
+                raise Gone("timed out", f"{told} it was computing")
+        self.wall_us = 1e6 * (time.perf_counter() - begin)
+        line, self.reply = self.reply.split(b"\n", 1)
+        try:
+            reply = json.loads(line)
+            known = (REPLIES[request], ERROR, *[FATES] * (request in CANDIDATES))
+            if reply.pop("nonce") != nonce or set(reply) not in known:
+                raise ValueError("another one wrote it")
+        except (ValueError, AttributeError, TypeError, KeyError):
+            raise Gone("patched", "the line to the judge is the worker's; it wrote to it") from None
+        if "error" in reply:
+            raise OSError(reply["error"])
+        return reply
+
+    def _wait(self, seconds):
+        """Read what there is to read; False when no reply can come any more."""
+        for key, _ in self.selector.select(seconds):
+            if not self._read(key.fd):
+                self.selector.unregister(key.fileobj)
+                if key.fd == self.reply_fd:
+                    return False
+        return not self._ended() or self._read(self.reply_fd)
+
+    def _read(self, fd):
+        os.set_blocking(fd, False)
+        try:
+            part = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        if fd == self.reply_fd:
+            self.reply += part
+        else:
+            self.said += part
+            if len(self.said) > 1 << 20:
+                self.said = self.said[: 1 << 18] + self.said[-(1 << 18) :]
+        return bool(part)
+
+    def _ended(self):
+        return self.process.poll() is not None
+
+    def _how(self):
+        """(verdict, message) of a process that has gone."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE)
+        while self._read(self.process.stdout.fileno()):
+            pass
+        code = self.process.returncode
+        if any(words in self.said for words in NO_MEMORY):
+            return "out of memory", self._too_much()
+        if code is None:
+            return "crashed", "it closed its line to the judge"
+        if code < 0:
+            return "crashed", f"its process was ended by {signal.Signals(-code).name}"
+        return "crashed", f"its process ended with exit status {code} in the middle of a request"
+
+    def _memory(self):
+        used = sum(_resident(pid) for pid in self._processes())
+        if used > self.limits.memory:
+            raise Gone("out of memory", self._too_much())
+
+    def _too_much(self):
+        return f"it must do with {self.limits.memory / 2**20:,.0f} MiB; it asked for more"
+
+    def _processes(self):
+        """Ids of the candidate's processes, wherever they have gone."""
+        mark = f"{MARK}={self.token}".encode()
+        for entry in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        yield int(entry.name)
+
+    def _busy(self):
+        """Seconds that the candidate's processes have computed."""
+        ticks = 0
+        for pid in self._processes():
+            with suppress(OSError, IndexError):
+                stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(stat[11]) + int(stat[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _kill(self):
+        """End the group, and what has left it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        # what is ended may have begun another one just before
+        while left := list(self._processes()):
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+
+
+def _resident(pid):
+    """Bytes of memory that a process has to itself."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return 1024 * int(line.split()[1])
+    return 0
+
+
+def _called(pid):
+    """The name of a process, and its number."""
+    with suppress(OSError):
+        return f"{Path(f'/proc/{pid}/comm').read_text().strip()} {pid}"
+    return str(pid)

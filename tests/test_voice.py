@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pybtex.database
 import pytest
 import yaml
 
@@ -231,3 +232,20 @@ def test_a_lab_says_at_once_what_it_takes_and_where_else_to_run(name):
         )
     early = ["".join(c["source"]) for c in lab["cells"][: kinds.index("code") + 3]]
     assert any("doctor.report()" in source for source in early)
+
+
+def test_the_bibliography_calls_a_source_as_the_text_does(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+    citations = pytest.importorskip("plain_citations")
+    sources = pybtex.database.parse_file(str(ROOT / "book" / "references.bib"))
+    style = citations.Style()
+    said = dict(zip(sources.entries, style.labels(list(sources.entries.values()))))
+    assert said["Puglisi1992"] == "Puglisi, 1992"
+    assert said["SchreiberVanLoan1989"] == "Schreiber and Van Loan, 1989"
+    assert said["vanDerSluis1969"] == "van der Sluis, 1969"
+    assert said["Joffrain2006"] == "Joffrain et al., 2006"
+    assert said["QrHarden2026"][:-1] == said["QrSecond2026"][:-1] == "Saroufim, 2026"
+    assert said["Story2026"].endswith("Kernel, 2026")
+    assert len(set(said.values())) == len(said)
+    config = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))["sphinx"]["config"]
+    assert config["bibtex_default_style"] == config["bibtex_reference_style"] == "author_year"

@@ -188,6 +188,17 @@ def custom_kernel(data):
         "patched",
         "the line to the judge is the worker's; it wrote to it",
     ),
+    "answers before it has begun": (
+        """
+import sys, time
+def custom_kernel(data):
+    with open(int(sys.argv[2]), "w") as judge:
+        judge.write('{"us": 1.0, "late_us": 0.0, "host_us": 1.0}\\n')
+    time.sleep(600)
+""",
+        "patched",
+        "the line to the judge is the worker's; it wrote to it",
+    ),
     "ends its process": (
         "import os\ndef custom_kernel(data):\n    print('so long')\n    os._exit(0)",
         "crashed",

@@ -68,7 +68,8 @@ class Limits:
 class Process:
     """A worker and its candidate.
 
-    folder: where it is, and where its results are put. wall_us: what the last answer took.
+    folder: where it is, and where its results are put. wall_us: what the last answer took, without
+    what worker and judge had to wait for a CPU that others had.
     """
 
     def __init__(self, device, limits, sweep=None):
@@ -138,7 +139,7 @@ class Process:
         seconds = self.limits.seconds if seconds is None else seconds
         # who does not know it cannot answer in the worker's place
         nonce = secrets.token_hex(8)
-        begin = time.perf_counter()
+        ready, begin = self._queued(), time.perf_counter()
         try:
             asked = {"do": request, "nonce": nonce, **about}
             os.write(self.ask_fd, json.dumps(asked).encode() + b"\n")
@@ -159,7 +160,7 @@ class Process:
                 if busy < 0.1 * seconds:
                     raise Gone("hung", f"{told} it computed for {busy:.1f} s of them")
                 raise Gone("timed out", f"{told} it was computing")
-        self.wall_us = 1e6 * (time.perf_counter() - begin)
+        self.wall_us = 1e6 * (time.perf_counter() - begin - (self._queued() - ready))
         line, self.reply = self.reply.split(b"\n", 1)
         try:
             reply = json.loads(line)
@@ -229,6 +230,14 @@ class Process:
                 with suppress(OSError):
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
                         yield int(entry.name)
+
+    def _queued(self):
+        """Seconds that worker and judge have waited for a CPU so far; 0 where nobody says."""
+        waited = 0
+        for pid in (self.process.pid, os.getpid()):
+            with suppress(OSError, IndexError, ValueError):
+                waited += int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+        return waited / 1e9
 
     def _busy(self):
         """Seconds that the candidate's processes have computed."""

@@ -142,20 +142,15 @@ return lapack(data)
 }
 
 FILES = {
-    "is no Python": (
-        "def custom_kernel(data:",
-        "does not import",
-        r"^SyntaxError: .*candidate.py, line 11\)$",
-    ),
     "has no kernel": (
         "custom_kernel = None",
         "does not import",
         r"must have a function custom_kernel\(data\) -> \(H, tau\); candidate.py has none",
     ),
-    "fails when imported": (
-        "1 / 0",
+    "is no Python": (
+        "def custom_kernel(data:",
         "does not import",
-        "^ZeroDivisionError: division by zero, at line 11 of candidate.py$",
+        r"^SyntaxError: .*\(candidate.py, line 11\)$",
     ),
     "patches events, torch.linalg and the judge": (
         """
@@ -173,20 +168,6 @@ def custom_kernel(data):
         "import time\ntime.perf_counter = lambda: 0.0\ntorch.Tensor.cpu = lambda self: self",
         "patched",
         "^it replaced time.perf_counter, Tensor.cpu$",
-    ),
-    "answers for the worker": (
-        """
-import os
-def custom_kernel(data):
-    for fd in range(3, 20):
-        try:
-            os.write(fd, b'{"us": 1.0, "late_us": 0.0, "host_us": 1.0}\\n')
-        except OSError:
-            pass
-    return lapack(data)
-""",
-        "patched",
-        "the line to the judge is the worker's; it wrote to it",
     ),
     "answers before it has begun": (
         """

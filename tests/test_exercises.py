@@ -22,6 +22,7 @@ import torch
 import triton.language as tl
 import wrong_capstone
 import wrong_compilelab
+import wrong_loop
 import wrong_measure
 import wrong_precision
 import wrong_reconstruction
@@ -31,7 +32,6 @@ import wrong_s07
 import wrong_s08
 import wrong_s09
 import wrong_s10
-import wrong_search
 import wrong_use
 
 import qrlib
@@ -887,7 +887,7 @@ WRONG = {
     **wrong_s09.WRONG,
     **wrong_s10.WRONG,
     **wrong_measure.WRONG,
-    **wrong_search.WRONG,
+    **wrong_loop.WRONG,
     **wrong_use.WRONG,
     **wrong_capstone.WRONG,
 }

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from qrlib.loop.runner import evaluate  # noqa: E402
-from qrlib.matrices import Case  # noqa: E402
+from qrlib.loop.runner import evaluate
+from qrlib.matrices import Case
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="nobody says who waits")

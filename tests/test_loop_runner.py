@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from wrong_loop import CALLS, FILES, HEAD, one_file
+from candidates import CALLS, FILES, HEAD, one_file
 
 from qrlib.bench.results import ROOT
 from qrlib.loop import process, runner

@@ -1,251 +1,142 @@
-"""Candidates for the loop, and what has to become of each: a verdict, and a pattern of its message.
+"""Wrong answers to the exercises of the loop, each with words of the message that it gets."""
 
-Those of CALLS do something in a call, and other calls may follow. One file has them all: its kernel
-takes the k-th of them for k + 1 matrices. Those of FILES have a file of their own.
-"""
+import json
+import math
 
-HEAD = """import torch
-
-
-def lapack(data):
-    H, tau = torch.geqrf(data)
-    return H.contiguous(), tau
+from qrlib.teach.exercises import loop as chapter
 
 
-custom_kernel = lapack
-"""
+def eight(**change):
+    """The right answer with some words changed: w0="passed" changes the first."""
+    answer = chapter.fates()
+    for name, word in change.items():
+        answer[int(name[1:])] = word
+    return answer
 
-# {what: (body of a kernel, verdict, message)}
-CALLS = {
-    "calls LAPACK": ("return lapack(data)", "passed", "^$"),
-    "prints a lot": (
-        """
-print("to stdout")
-os.write(2, b"to stderr\\n")
-print("x" * 100_000)
-return lapack(data)
-""",
-        "passed",
-        "^$",
-    ),
-    "returns two views of one buffer": (
-        """
-H, tau = lapack(data)
-both = torch.cat([H.flatten(), tau.flatten()])
-return both[: H.numel()].view(H.shape), both[H.numel() :].view(tau.shape)
-""",
-        "passed",
-        "^$",
-    ),
-    "forks, and both go on": (
-        "if 'pid' not in known:\n    known['pid'] = os.fork()\nreturn lapack(data)",
-        "passed",
-        "^$",
-    ),
-    "raises": ("raise ValueError('too\\nsmall')", "raised", r"^ValueError: too small, at line \d+"),
-    "waits for an answer": ("input()", "raised", "^EOFError: .* of candidate.py$"),
-    "would end the process": ("raise SystemExit", "raised", "^SystemExit, at line"),
-    "returns one tensor": (
-        "return lapack(data)[0]",
-        "malformed",
-        r"must return \(H, tau\); got Tensor",
-    ),
-    "returns another shape": (
-        "H, tau = lapack(data)\nreturn H, tau[..., None]",
-        "malformed",
-        r"tau must be \[\d+, 12\] .*; got \[\d+, 12, 1\]",
-    ),
-    "returns another dtype": (
-        "return lapack(data.double())",
-        "malformed",
-        "H must be .* torch.float32 on cpu; got .* torch.float64",
-    ),
-    "returns another device": (
-        "return tuple(X.to('meta') for X in lapack(data))",
-        "malformed",
-        "H must be .* on cpu; got .* on meta",
-    ),
-    "returns A with tau = 0": (
-        "return data.clone(), torch.zeros_like(data[:, 0])",
-        "wrong",
-        r"^factor [\d.e+]+, the limit is 20$",
-    ),
-    "returns NaN": (
-        "H, tau = lapack(data)\nreturn H, tau * float('nan')",
-        "wrong",
-        "^H and tau must be finite; they have NaN or Inf",
-    ),
-    "remembers by the tensor": (
-        """
-key = data.data_ptr(), data._version
-if key not in known:
-    known[key] = lapack(data)
-return tuple(X.clone() for X in known[key])
-""",
-        "wrong",
-        "^on a tensor that holds other numbers than before, factor",
-    ),
-    "writes into its input": (
-        "found = lapack(data)\ndata.zero_()\nreturn found",
-        "overwrites",
-        "the input must stay as it is; it was written into",
-    ),
-    "returns its input": (
-        "return data, torch.zeros_like(data[:, 0])",
-        "aliases",
-        "H must have memory of its own; it shares some with the input",
-    ),
-    "returns one buffer every time": (
-        """
-found = lapack(data)
-own = known.setdefault(data.shape, tuple(torch.empty_like(X) for X in found))
-for X, Y in zip(own, found):
-    X.copy_(Y)
-return own
-""",
-        "aliases",
-        "H must have memory of its own; it shares some with H of call 1",
-    ),
-    "returns tau in H": (
-        "H, tau = lapack(data)\nreturn H, H[:, 0]",
-        "aliases",
-        "tau must have memory of its own; it shares some with H$",
-    ),
-    "finishes later": (
-        """
-H, tau = torch.empty_like(data), torch.empty_like(data[:, 0])
-def finish():
-    time.sleep(0.002)
-    for X, Y in zip((H, tau), lapack(data.clone())):
-        X.copy_(Y)
-threading.Thread(target=finish).start()
-return H, tau
-""",
-        "late",
-        "it came later",
-    ),
-    "patches the clock for the time of a call": (
-        """
-begin = clock()
-time.sleep(0.05)
-def once():
-    time.perf_counter = clock
-    return begin
-time.perf_counter = once
-return lapack(data)
-""",
-        "clocks disagree",
-        r"^a call took \d+ us by the candidate's clock, and \d{5} us by the judge's$",
-    ),
-    "eats memory": ("return torch.ones(1 << 33), data", "out of memory", "can't allocate memory"),
-    "calls LAPACK after all of that": ("return lapack(data)", "passed", "^$"),
+
+def reader(*, catch=(ValueError,), objects=True, blanks=True, stop=False, whole=False, count=True):
+    """read with one thing changed."""
+
+    def read(content):
+        if whole:
+            content = content.decode().encode()
+        entries, torn = [], 0
+        for line in content.split(b"\n"):
+            if blanks and not line.strip():
+                continue
+            try:
+                entry = json.loads(line)
+            except catch:
+                torn += count
+                if stop:
+                    break
+                continue
+            if isinstance(entry, dict) or not objects:
+                entries.append(entry)
+            else:
+                torn += count
+        return entries, torn
+
+    return read
+
+
+def recorder(*, passed=True, strict=True, last=False, first=True):
+    """records with one thing changed."""
+
+    def records(tries):
+        best, found = math.inf, []
+        for k, each in enumerate(tries):
+            us = each["us"] if each["us"] is not None or passed else math.inf
+            if passed and each["verdict"] != "passed":
+                continue
+            if us < best or (not strict and us == best):
+                found += [k] if first or found or k else []
+                best = us
+            if last:
+                best = us
+        return found
+
+    return records
+
+
+def circles(*, records=chapter.records, enough=True, family=True, last=None, own=False):
+    """stuck with one thing changed."""
+
+    def stuck(tries, last_=6):
+        many = last or last_
+        recent = range(max(0, len(tries) - many), len(tries))
+        if enough and len(tries) < many:
+            return None
+        known = records([tries[k] for k in recent]) if own else records(tries)
+        if {k + recent.start * own for k in known} & set(recent):
+            return None
+        families = [tries[k]["family"] for k in recent]
+        return families[-1] if not family or len(set(families)) == 1 else None
+
+    def named(tries, last=6):
+        return stuck(tries, last)
+
+    return named
+
+
+def text(body, before=""):
+    return f"import torch\n{before}\n\ndef custom_kernel(data):\n    {body}\n"
+
+
+WRONG = {
+    "loop.1": {
+        "slow is failed": (eight(w3="failed"), "What is slow has passed"),
+        "a time-out is evidence": (eight(w1="failed"), "It did not come to an end"),
+        "hung is failed": (eight(w5="failed"), "It did not come to an end"),
+        "one buffer passes": (eight(w2="passed"), "Can anybody rest on such a result"),
+        "nearly as it was": (eight(w4="failed"), "Can anybody rest on such a result"),
+        "NaN is rejected": (eight(w0="rejected"), "evidence against the idea as it is"),
+        "seven": (chapter.fates()[:-1], "It must give 8 things"),
+        "another word": (eight(w6="crashed"), "must be one of passed, failed"),
+    },
+    "loop.2": {
+        "nothing is caught": (reader(catch=()), "JSONDecodeError"),
+        "only half lines": (reader(catch=(json.JSONDecodeError,)), "UnicodeDecodeError"),
+        "all at once": (reader(whole=True), "UnicodeDecodeError"),
+        "the end at the first": (reader(stop=True), "What comes after a torn line is whole"),
+        "any JSON": (reader(objects=False), "isinstance(entry, dict) tells"),
+        "blank lines are torn": (reader(blanks=False), "torn lines; there are 0"),
+        "not counted": (reader(count=False), "count it, and go on"),
+        "a word": (lambda content: "fine", "It must give 2 things"),
+    },
+    "loop.3": {
+        "wrong ones too": (recorder(passed=False), "A wrong result has no time that counts"),
+        "as fast": (recorder(strict=False), "As fast is not faster"),
+        "than the last one": (recorder(last=True), "not only than the last one"),
+        "not the first": (recorder(first=False), "It says [1, 4]"),
+        "the best alone": (
+            lambda tries: [min(range(len(tries)), key=lambda k: tries[k]["us"])],
+            "Faster than all before it",
+        ),
+        "a number": (lambda tries: len(tries), "must return a list"),
+    },
+    "loop.4": {
+        "no start": ((8, 8, 0.625), "the first try is the start"),
+        "log2": ((2, 8, 0.625), "five tries make one"),
+        "the floor again": ((9, 9, 0.625), "it is still above it"),
+        "of both": ((9, 16, 0.625), "both together have made twice"),
+        "the other way round": ((9, 8, 1.6), "the new floor over the old one"),
+        "what is gone": ((9, 8, 0.375), "not what is gone"),
+        "two": ((9, 8), "It must give 3 things"),
+    },
+    "loop.5": {
+        "a record goes by": (circles(records=lambda tries: []), "it goes on"),
+        "any family": (circles(family=False), "Two families are alive"),
+        "too few": (circles(enough=False), "Too few to say"),
+        "records of the six": (circles(own=True), "It says None; expected 'a'"),
+        "always six": (circles(last=6), "last is how many to look at"),
+        "never": (lambda tries, last: None, "It says None; expected 'a'"),
+    },
+    "loop.6": {
+        "honest": (text("return torch.geqrf(data)"), "It passes"),
+        "wrong": (text("return data * 0, data[:, 0] * 0"), "'wrong', which is failed"),
+        "no kernel": ("x = 1", "'does not import', which is failed"),
+        "raises": (text("raise ValueError('no')"), "'raised', which is failed"),
+        "bytes": (b"import torch", "It must be the text of a file"),
+    },
 }
-
-FILES = {
-    "has no kernel": (
-        "custom_kernel = None",
-        "does not import",
-        r"must have a function custom_kernel\(data\) -> \(H, tau\); candidate.py has none",
-    ),
-    "is no Python": (
-        "def custom_kernel(data:",
-        "does not import",
-        r"^SyntaxError: .*\(candidate.py, line 11\)$",
-    ),
-    "patches events, torch.linalg and the judge": (
-        """
-import qrlib.certificate
-def custom_kernel(data):
-    torch.cuda.Event.elapsed_time = lambda self, other: 1e-3
-    torch.linalg.solve = lambda A, B: B
-    qrlib.certificate.residuals = lambda A, H, tau: 4 * (torch.zeros(len(A)),)
-    return lapack(data)
-""",
-        "patched",
-        "it replaced torch.linalg.solve, Event.elapsed_time, qrlib.certificate.residuals$",
-    ),
-    "patches clock and tensors": (
-        "import time\ntime.perf_counter = lambda: 0.0\ntorch.Tensor.cpu = lambda self: self",
-        "patched",
-        "^it replaced time.perf_counter, Tensor.cpu$",
-    ),
-    "answers before it has begun": (
-        """
-import sys, time
-def custom_kernel(data):
-    with open(int(sys.argv[2]), "w") as judge:
-        judge.write('{"us": 1.0, "late_us": 0.0, "host_us": 1.0}\\n')
-    time.sleep(600)
-""",
-        "patched",
-        "the line to the judge is the worker's; it wrote to it",
-    ),
-    "ends its process": (
-        "import os\ndef custom_kernel(data):\n    print('so long')\n    os._exit(0)",
-        "crashed",
-        "ended with exit status 0 in the middle of a request",
-    ),
-    "is ended by a signal": (
-        "import os\nos.kill(os.getpid(), 11)",
-        "crashed",
-        "its process was ended by SIGSEGV",
-    ),
-    "eats memory in its processes": (
-        """
-import os, time
-def custom_kernel(data):
-    for k in range(3):
-        if not os.fork():
-            held = bytearray(b"1") * (200 << 20)
-            time.sleep(60)
-    time.sleep(60)
-""",
-        "out of memory",
-        "it must do with 384 MiB; it asked for more",
-    ),
-    "waits for ever": (
-        "import time\ndef custom_kernel(data):\n    time.sleep(1e6)",
-        "hung",
-        r"the answer must come within 2 s; it did not come, and it computed for 0\.\d s",
-    ),
-    "ignores signals and computes for ever": (
-        """
-import signal
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-while True:
-    pass
-""",
-        "timed out",
-        "the answer must come within 2 s; it did not come, and it was computing",
-    ),
-    "leaves a process outside its group, and a thread": (
-        """
-import os, threading, time
-if not os.fork():
-    os.setsid()
-    time.sleep(600)
-    os._exit(0)
-threading.Thread(target=time.sleep, args=(600,), name="sleeper").start()
-""",
-        "leaves processes",
-        r"^all of it must have ended 1 s after .*; what went on: python\S* \d+, thread sleeper$",
-    ),
-}
-
-
-def one_file():
-    """The file of all CALLS; some of them need what is above them here."""
-    bodies = [body.strip().replace("\n", "\n    ") for body, _, _ in CALLS.values()]
-    kernels = "".join(
-        f"\n\ndef kernel_{k}(data):\n    {body}\n" for k, body in enumerate(bodies)
-    )  # fmt: skip
-    return f"""{HEAD}
-import os, threading, time, torch._dynamo
-
-known, clock = {{}}, time.perf_counter
-{kernels}
-
-def custom_kernel(data):
-    return globals()[f"kernel_{{len(data) - 1}}"](data)
-"""

@@ -1,0 +1,251 @@
+"""Candidates for the loop, and what has to become of each: a verdict, and a pattern of its message.
+
+Those of CALLS do something in a call, and other calls may follow. One file has them all: its kernel
+takes the k-th of them for k + 1 matrices. Those of FILES have a file of their own.
+"""
+
+HEAD = """import torch
+
+
+def lapack(data):
+    H, tau = torch.geqrf(data)
+    return H.contiguous(), tau
+
+
+custom_kernel = lapack
+"""
+
+# {what: (body of a kernel, verdict, message)}
+CALLS = {
+    "calls LAPACK": ("return lapack(data)", "passed", "^$"),
+    "prints a lot": (
+        """
+print("to stdout")
+os.write(2, b"to stderr\\n")
+print("x" * 100_000)
+return lapack(data)
+""",
+        "passed",
+        "^$",
+    ),
+    "returns two views of one buffer": (
+        """
+H, tau = lapack(data)
+both = torch.cat([H.flatten(), tau.flatten()])
+return both[: H.numel()].view(H.shape), both[H.numel() :].view(tau.shape)
+""",
+        "passed",
+        "^$",
+    ),
+    "forks, and both go on": (
+        "if 'pid' not in known:\n    known['pid'] = os.fork()\nreturn lapack(data)",
+        "passed",
+        "^$",
+    ),
+    "raises": ("raise ValueError('too\\nsmall')", "raised", r"^ValueError: too small, at line \d+"),
+    "waits for an answer": ("input()", "raised", "^EOFError: .* of candidate.py$"),
+    "would end the process": ("raise SystemExit", "raised", "^SystemExit, at line"),
+    "returns one tensor": (
+        "return lapack(data)[0]",
+        "malformed",
+        r"must return \(H, tau\); got Tensor",
+    ),
+    "returns another shape": (
+        "H, tau = lapack(data)\nreturn H, tau[..., None]",
+        "malformed",
+        r"tau must be \[\d+, 12\] .*; got \[\d+, 12, 1\]",
+    ),
+    "returns another dtype": (
+        "return lapack(data.double())",
+        "malformed",
+        "H must be .* torch.float32 on cpu; got .* torch.float64",
+    ),
+    "returns another device": (
+        "return tuple(X.to('meta') for X in lapack(data))",
+        "malformed",
+        "H must be .* on cpu; got .* on meta",
+    ),
+    "returns A with tau = 0": (
+        "return data.clone(), torch.zeros_like(data[:, 0])",
+        "wrong",
+        r"^factor [\d.e+]+, the limit is 20$",
+    ),
+    "returns NaN": (
+        "H, tau = lapack(data)\nreturn H, tau * float('nan')",
+        "wrong",
+        "^H and tau must be finite; they have NaN or Inf",
+    ),
+    "remembers by the tensor": (
+        """
+key = data.data_ptr(), data._version
+if key not in known:
+    known[key] = lapack(data)
+return tuple(X.clone() for X in known[key])
+""",
+        "wrong",
+        "^on a tensor that holds other numbers than before, factor",
+    ),
+    "writes into its input": (
+        "found = lapack(data)\ndata.zero_()\nreturn found",
+        "overwrites",
+        "the input must stay as it is; it was written into",
+    ),
+    "returns its input": (
+        "return data, torch.zeros_like(data[:, 0])",
+        "aliases",
+        "H must have memory of its own; it shares some with the input",
+    ),
+    "returns one buffer every time": (
+        """
+found = lapack(data)
+own = known.setdefault(data.shape, tuple(torch.empty_like(X) for X in found))
+for X, Y in zip(own, found):
+    X.copy_(Y)
+return own
+""",
+        "aliases",
+        "H must have memory of its own; it shares some with H of call 1",
+    ),
+    "returns tau in H": (
+        "H, tau = lapack(data)\nreturn H, H[:, 0]",
+        "aliases",
+        "tau must have memory of its own; it shares some with H$",
+    ),
+    "finishes later": (
+        """
+H, tau = torch.empty_like(data), torch.empty_like(data[:, 0])
+def finish():
+    time.sleep(0.002)
+    for X, Y in zip((H, tau), lapack(data.clone())):
+        X.copy_(Y)
+threading.Thread(target=finish).start()
+return H, tau
+""",
+        "late",
+        "it came later",
+    ),
+    "patches the clock for the time of a call": (
+        """
+begin = clock()
+time.sleep(0.05)
+def once():
+    time.perf_counter = clock
+    return begin
+time.perf_counter = once
+return lapack(data)
+""",
+        "clocks disagree",
+        r"^a call took \d+ us by the candidate's clock, and \d{5} us by the judge's$",
+    ),
+    "eats memory": ("return torch.ones(1 << 33), data", "out of memory", "can't allocate memory"),
+    "calls LAPACK after all of that": ("return lapack(data)", "passed", "^$"),
+}
+
+FILES = {
+    "has no kernel": (
+        "custom_kernel = None",
+        "does not import",
+        r"must have a function custom_kernel\(data\) -> \(H, tau\); candidate.py has none",
+    ),
+    "is no Python": (
+        "def custom_kernel(data:",
+        "does not import",
+        r"^SyntaxError: .*\(candidate.py, line 11\)$",
+    ),
+    "patches events, torch.linalg and the judge": (
+        """
+import qrlib.certificate
+def custom_kernel(data):
+    torch.cuda.Event.elapsed_time = lambda self, other: 1e-3
+    torch.linalg.solve = lambda A, B: B
+    qrlib.certificate.residuals = lambda A, H, tau: 4 * (torch.zeros(len(A)),)
+    return lapack(data)
+""",
+        "patched",
+        "it replaced torch.linalg.solve, Event.elapsed_time, qrlib.certificate.residuals$",
+    ),
+    "patches clock and tensors": (
+        "import time\ntime.perf_counter = lambda: 0.0\ntorch.Tensor.cpu = lambda self: self",
+        "patched",
+        "^it replaced time.perf_counter, Tensor.cpu$",
+    ),
+    "answers before it has begun": (
+        """
+import sys, time
+def custom_kernel(data):
+    with open(int(sys.argv[2]), "w") as judge:
+        judge.write('{"us": 1.0, "late_us": 0.0, "host_us": 1.0}\\n')
+    time.sleep(600)
+""",
+        "patched",
+        "the line to the judge is the worker's; it wrote to it",
+    ),
+    "ends its process": (
+        "import os\ndef custom_kernel(data):\n    print('so long')\n    os._exit(0)",
+        "crashed",
+        "ended with exit status 0 in the middle of a request",
+    ),
+    "is ended by a signal": (
+        "import os\nos.kill(os.getpid(), 11)",
+        "crashed",
+        "its process was ended by SIGSEGV",
+    ),
+    "eats memory in its processes": (
+        """
+import os, time
+def custom_kernel(data):
+    for k in range(3):
+        if not os.fork():
+            held = bytearray(b"1") * (200 << 20)
+            time.sleep(60)
+    time.sleep(60)
+""",
+        "out of memory",
+        "it must do with 384 MiB; it asked for more",
+    ),
+    "waits for ever": (
+        "import time\ndef custom_kernel(data):\n    time.sleep(1e6)",
+        "hung",
+        r"the answer must come within 2 s; it did not come, and it computed for 0\.\d s",
+    ),
+    "ignores signals and computes for ever": (
+        """
+import signal
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+while True:
+    pass
+""",
+        "timed out",
+        "the answer must come within 2 s; it did not come, and it was computing",
+    ),
+    "leaves a process outside its group, and a thread": (
+        """
+import os, threading, time
+if not os.fork():
+    os.setsid()
+    time.sleep(600)
+    os._exit(0)
+threading.Thread(target=time.sleep, args=(600,), name="sleeper").start()
+""",
+        "leaves processes",
+        r"^all of it must have ended 1 s after .*; what went on: python\S* \d+, thread sleeper$",
+    ),
+}
+
+
+def one_file():
+    """The file of all CALLS; some of them need what is above them here."""
+    bodies = [body.strip().replace("\n", "\n    ") for body, _, _ in CALLS.values()]
+    kernels = "".join(
+        f"\n\ndef kernel_{k}(data):\n    {body}\n" for k, body in enumerate(bodies)
+    )  # fmt: skip
+    return f"""{HEAD}
+import os, threading, time, torch._dynamo
+
+known, clock = {{}}, time.perf_counter
+{kernels}
+
+def custom_kernel(data):
+    return globals()[f"kernel_{{len(data) - 1}}"](data)
+"""

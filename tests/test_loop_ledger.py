@@ -152,3 +152,12 @@ def test_the_record_is_of_one_basis_and_of_what_has_a_score():
         log.find("z")
     with pytest.raises(ValueError, match="the ledger is empty"):
         ledger.Log([], []).find("z")
+
+
+def test_a_system_without_locks_is_told_where_there_are_some():
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.modules['fcntl'] = None; import qrlib.loop.ledger"],
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 1 and "Linux or macOS" in said.stderr and "WSL2" in said.stderr

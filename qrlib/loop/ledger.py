@@ -5,12 +5,13 @@ Who is killed in the middle of it leaves a torn line. It stays where it is, `rea
 passes over it, and the next line begins behind it.
 """
 
-import fcntl
 import json
 import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from qrlib.loop.locks import fcntl
 
 # a try is a candidate and what became of it; a family is opened, kept or killed
 KINDS = ("try", "family")

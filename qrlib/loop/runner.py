@@ -6,7 +6,6 @@ of this process allows: what a candidate that rewrites its own process could hid
 more. What is not seen is one that searches its process for the input before it is called with it.
 """
 
-import fcntl
 import hashlib
 import os
 import secrets
@@ -20,6 +19,7 @@ from tempfile import gettempdir
 from qrlib.bench.results import _geomean, provenance, short, words
 from qrlib.certificate import TASK
 from qrlib.loop.ledger import append
+from qrlib.loop.locks import fcntl
 from qrlib.loop.process import START, Gone, Limits, Process, Stop
 from qrlib.loop.verdicts import VERDICTS, group
 from qrlib.matrices import BENCHMARK_CASES, TEST_CASES, Case

@@ -43,6 +43,11 @@ return both[: H.numel()].view(H.shape), both[H.numel() :].view(tau.shape)
         "^$",
     ),
     "raises": ("raise ValueError('too\\nsmall')", "raised", r"^ValueError: too small, at line \d+"),
+    "raises what is no text": (
+        "raise ValueError('\\ud800')",
+        "raised",
+        r"^ValueError: \?, at line",
+    ),
     "waits for an answer": ("input()", "raised", "^EOFError: .* of candidate.py$"),
     "would end the process": ("raise SystemExit", "raised", "^SystemExit, at line"),
     "returns one tensor": (
@@ -203,6 +208,47 @@ def custom_kernel(data):
         "out of memory",
         "it must do with 384 MiB; it asked for more",
     ),
+    "is ended by a signal without a name": (
+        "import os\nos.kill(os.getpid(), 40)",
+        "crashed",
+        "its process was ended by signal 40",
+    ),
+    "answers with what cannot be read": (
+        "import os, sys\nos.write(int(sys.argv[2]), b'[' * 50_000 + b'\\n')",
+        "patched",
+        "the line to the judge is the worker's; it wrote to it",
+    ),
+    "answers without an end": (
+        "import os, sys\nwhile True:\n    os.write(int(sys.argv[2]), b'x' * 65_536)",
+        "patched",
+        "the line to the judge is the worker's; it wrote to it",
+    ),
+    "has the worker say that it has passed": (
+        """
+import sys
+passed = {"verdict": "passed", "message": ""}
+sys.modules["__main__"].Worker.call = lambda self: passed
+""",
+        "patched",
+        "the line to the judge is the worker's; it wrote to it",
+    ),
+    "has the worker give times that are none": (
+        """
+import sys
+times = {"us": float("nan"), "late_us": 0.0, "host_us": "fast"}
+sys.modules["__main__"].Worker.call = lambda self: times
+""",
+        "patched",
+        "the line to the judge is the worker's; it wrote to it",
+    ),
+    "has a pipe where its result should be": (
+        """
+import os, sys
+sys.modules["__main__"].Worker.give = lambda self, k, folder: os.mkfifo(folder + "/H") or {}
+""",
+        "patched",
+        "H must leave as it is; its file was changed",
+    ),
     "waits for ever": (
         "import time\ndef custom_kernel(data):\n    time.sleep(1e6)",
         "hung",
@@ -218,6 +264,15 @@ while True:
 """,
         "timed out",
         "the answer must come within 2 s; it did not come, and it was computing",
+    ),
+    "leaves a process that does not know where it is from": (
+        """
+import subprocess
+shell = ["sh", "-c", "sleep 600 & echo"]
+subprocess.run(shell, env={"PATH": "/bin:/usr/bin"}, start_new_session=True)
+""",
+        "leaves processes",
+        r"what went on: sleep \d+$",
     ),
     "leaves a process outside its group, and a thread": (
         """

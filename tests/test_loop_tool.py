@@ -1,5 +1,6 @@
 """python -m qrlib.loop: every command, what it prints, and what it says to nonsense."""
 
+import hashlib
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from candidates import HEAD
 from logs import log, tried
 
 from qrlib.bench import results
@@ -84,6 +86,44 @@ def test_the_first_candidate_is_judged_recorded_and_shown(here, capsys):
     )
 
 
+def test_what_is_kept_is_the_file_that_was_judged(here):
+    # somebody goes on with it while it is judged
+    (here / "candidate.py").write_text(f"{HEAD}\nopen(__file__, 'w').write('gone on')\n")
+    was = (here / "candidate.py").read_bytes()
+    outcome = runner.evaluate("candidate.py", cases=[0], device="cpu", commit="0123456")
+    (here / "candidate.py").unlink()
+    entry = outcome.record("ledger.jsonl")
+    assert outcome.passed and entry["sha256"] == hashlib.sha256(was).hexdigest()
+    assert (here / "tried" / f"{entry['sha256'][:12]}.py").read_bytes() == was
+    # a disk that has room for a line and no more keeps the line
+    (here / "full").mkdir()
+    (here / "full" / "tried").touch()
+    with pytest.raises(OSError, match="tried"):
+        outcome.record("full/ledger.jsonl")
+    assert len(ledger.read("full/ledger.jsonl").entries) == 1
+
+
+def test_who_stops_it_is_told_that_nothing_was_recorded(here, monkeypatch, capsys):
+    def stopped(*arguments, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "evaluate", stopped)
+    assert main(["test", "candidate.py"]) == 2
+    assert "stopped from the keyboard; nothing was recorded" in capsys.readouterr().err
+
+
+def test_who_reads_no_further_is_told_nothing(here):
+    append("ledger.jsonl", *(tried(k, 400.0, idea="x" * 90) for k in range(1, 900)))
+    command = [sys.executable, "-m", "qrlib.loop", "log"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as reader:
+        assert reader.stdout.readline().startswith("#1 ")
+        reader.stdout.close()
+        assert reader.stderr.read() == ""
+    assert reader.returncode == 0
+
+
 def test_a_profile_names_operators_and_what_is_missing(here, capsys):
     assert main(["profile", "candidate.py", "--case", "0", "--device", "cpu"]) == 0
     told = capsys.readouterr().out
@@ -154,6 +194,11 @@ def test_a_bundle_is_written_and_judged(here, capsys):
         (["test", "none.py"], "got 'none.py'"),
         (["test", "torch", "--ledger", "cases"], "is our own way, and can only be read"),
         (["test", "torch", "--device", "cpu", "--case", "99"], "0 to 21 in this mode; got 99"),
+        (["test", "torch", "--ledger", "none/x.jsonl"], "must be a file to write to; got none/x"),
+        (["test", "torch", "--ledger", "."], "must be a file to write to; got .: Is a directory"),
+        (["test", "torch", "--parent", "#9"], "a try of that number or name; got '#9'"),
+        (["test", "torch", "--limit", "0"], "must have some seconds and some memory; got 0 s"),
+        (["test", "torch", "--memory", "-5"], "some memory; got 180 s and -5 MiB"),
         (["lineage"], "needs a try with a score"),
         (["lineage", "--ledger", "cases", "-o", "x.gif"], "must be an .svg or .png file"),
         (["beam", "open"], "must have a name without"),

@@ -5,6 +5,7 @@ understood.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -112,11 +113,20 @@ def main(arguments=None):
     options = p.parse_args(arguments)
     try:
         options.line = command_line("qrlib.loop", arguments)
-        return options.run(options) or 0
+        status = options.run(options) or 0
+        sys.stdout.flush()
+        return status
     except ModuleNotFoundError as missing:
         told = f"this needs {missing.name}; python -m qrlib.doctor says how to get it"
         print(f"{p.prog}: {told}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"{p.prog}: stopped from the keyboard; nothing was recorded", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # who reads has enough; nothing is to be said when all is flushed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError, RuntimeError) as error:
         print(f"{p.prog}: {error}", file=sys.stderr)
         return 2
@@ -170,8 +180,9 @@ def _judge(options):
 
     if not options.no_ledger:
         # before an hour of measuring, not after it
-        _writable(options)
-        ledger.read(options.ledger)
+        ledger.writable(_writable(options))
+        if options.parent:
+            _read(options).find(options.parent)
     asked = {key: getattr(options, key) for key in ("device", "full", "seed", "commit")}
     asked |= {key: getattr(options, key) for key in ("runs", "seconds") if hasattr(options, key)}
     outcome = evaluate(

@@ -82,6 +82,15 @@ def read(path):
         return _parsed(_content(fd))
 
 
+def writable(path):
+    """Nothing where a line can be added to a file, which is made where there is none.
+
+    Raises:
+        OSError: it cannot.
+    """
+    os.close(_opened(path))
+
+
 def append(path, kind, **fields):
     """Add an entry, and give it with the number and the date that it got.
 
@@ -94,7 +103,7 @@ def append(path, kind, **fields):
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    fd = _opened(path)
     with _locked(fd, fcntl.LOCK_EX):
         before = _content(fd)
         # numbers go on behind a torn line, whose number nobody has been told
@@ -110,6 +119,15 @@ def append(path, kind, **fields):
             line = b"\n" + line
         _write(fd, line, path, len(before))
     return entry
+
+
+def _opened(path):
+    try:
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"the ledger must be a file to write to; got {path}: {error.strerror}"
+        ) from None
 
 
 def _write(fd, line, path, size):

@@ -25,23 +25,34 @@ PRINTED = 4000
 MARK = "QRLIB_LOOP"
 # what a process prints that has ended for want of memory
 NO_MEMORY = (b"bad_alloc", b"MemoryError", b"can't allocate memory")
-# what a worker replies; in place of it, what it lacks itself, or, where the candidate was at work,
-# what became of that
+# what a worker replies, and of which type each part is: [x] are as many as there are, (x, y) two
+TIME = int | float
 REPLIES = {
-    "start": {"pid"},
-    "load": set(),
-    "idle": set(),
-    "case": {"room"},
-    "prepare": set(),
-    "call": {"us", "late_us", "host_us"},
-    "look": {"overwritten", "where", "glance", "memory"},
-    "disagree": {"said"},
-    "give": set(),
-    "profile": {"lines"},
-    "end": {"threads"},
+    "start": {"pid": int},
+    "load": {},
+    "idle": {},
+    "case": {"room": int},
+    "prepare": {},
+    "call": {"us": TIME, "late_us": TIME, "host_us": TIME},
+    "look": {
+        "overwritten": bool,
+        "where": [[int]],
+        "glance": str,
+        "memory": dict.fromkeys(("A", "H", "tau"), (int, int)),
+    },
+    "disagree": {"said": str | None},
+    "give": {},
+    "profile": {"lines": [str]},
+    "end": {"threads": [str]},
 }
-FATES, ERROR = {"verdict", "message"}, {"error"}
-CANDIDATES = ("load", "call", "profile")
+# in place of it what it lacks itself, or, where the candidate was at work, what became of that
+ERROR, FATE = {"error": str}, {"verdict": str, "message": str}
+ELSE = {"give": ERROR, "load": FATE, "call": FATE, "profile": FATE}
+# of a candidate no other end is seen from within
+SEEN = ("does not import", "out of memory", "raised", "malformed", "patched")
+# bytes of a reply
+LONGEST = 1 << 20
+WROTE = "patched", "the line to the judge is the worker's; it wrote to it"
 
 
 class Stop(Exception):
@@ -64,6 +75,13 @@ class Limits:
         default_factory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     )
 
+    def __post_init__(self):
+        if not (self.seconds > 0 and self.memory > 0):
+            raise ValueError(
+                "a candidate must have some seconds and some memory; got "
+                f"{self.seconds:g} s and {self.memory / 2**20:,.0f} MiB"
+            )
+
 
 class Process:
     """A worker and its candidate.
@@ -76,6 +94,8 @@ class Process:
         self.device, self.limits, self.sweep = device, limits, sweep
         self.token = f"{os.getpid()}-{secrets.token_hex(8)}"
         self.said, self.reply, self.process, self.wall_us = b"", b"", None, 0.0
+        # (process id, when it began) of all that were seen to be the candidate's
+        self.seen = set()
 
     @contextmanager
     def alive(self):
@@ -115,11 +135,13 @@ class Process:
 
     def end(self):
         """Let it end by itself; what is left of it then is told."""
+        # when it has ended nobody can tell whose children its own were
+        self._processes()
         threads = self.ask("end", GRACE)["threads"]
         deadline = time.monotonic() + GRACE
-        while (left := list(self._processes())) and time.monotonic() < deadline:
+        while (left := self._processes()) and time.monotonic() < deadline:
             self._wait(0.05)
-        left = [*map(_called, left), *threads]
+        left = [*map(_called, sorted(left)), *threads]
         if left:
             raise Gone(
                 "leaves processes",
@@ -164,11 +186,12 @@ class Process:
         line, self.reply = self.reply.split(b"\n", 1)
         try:
             reply = json.loads(line)
-            known = (REPLIES[request], ERROR, *[FATES] * (request in CANDIDATES))
-            if reply.pop("nonce") != nonce or set(reply) not in known:
+            if reply.pop("nonce") != nonce or not _fits(request, reply):
                 raise ValueError("another one wrote it")
-        except (ValueError, AttributeError, TypeError, KeyError):
-            raise Gone("patched", "the line to the judge is the worker's; it wrote to it") from None
+            # neither NaN nor what no file can have
+            json.dumps(reply, allow_nan=False, ensure_ascii=False).encode()
+        except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
+            raise Gone(*WROTE) from None
         if "error" in reply:
             raise OSError(reply["error"])
         return reply
@@ -190,6 +213,8 @@ class Process:
             return False
         if fd == self.reply_fd:
             self.reply += part
+            if len(self.reply) > LONGEST:
+                raise Gone(*WROTE)
         else:
             self.said += part
             if len(self.said) > 1 << 20:
@@ -211,7 +236,7 @@ class Process:
         if code is None:
             return "crashed", "it closed its line to the judge"
         if code < 0:
-            return "crashed", f"its process was ended by {signal.Signals(-code).name}"
+            return "crashed", f"its process was ended by {_signal(-code)}"
         return "crashed", f"its process ended with exit status {code} in the middle of a request"
 
     def _memory(self):
@@ -223,13 +248,30 @@ class Process:
         return f"it must do with {self.limits.memory / 2**20:,.0f} MiB; it asked for more"
 
     def _processes(self):
-        """Ids of the candidate's processes, wherever they have gone."""
+        """Ids of the candidate's processes, wherever they have gone.
+
+        They have the mark, or one of them has begun them: not each hands its environment on. Who
+        was seen once is known when its parent is not there any more.
+        """
         mark = f"{MARK}={self.token}".encode()
+        parents, begun, own = {}, {}, set()
         for entry in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
             if entry.name.isdigit():
-                with suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        yield int(entry.name)
+                pid = int(entry.name)
+                with suppress(OSError, IndexError):
+                    stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                    # one that has ended, and that nobody has asked about, does nothing any more
+                    if stat[0] == "Z":
+                        continue
+                    parents[pid], begun[pid] = int(stat[1]), stat[19]
+                    if (pid, stat[19]) in self.seen:
+                        own.add(pid)
+                    elif mark in (entry / "environ").read_bytes().split(b"\0"):
+                        own.add(pid)
+        while more := {pid for pid, parent in parents.items() if parent in own} - own:
+            own |= more
+        self.seen |= {(pid, begun[pid]) for pid in own}
+        return own
 
     def _queued(self):
         """Seconds that worker and judge have waited for a CPU so far; 0 where nobody says."""
@@ -250,15 +292,44 @@ class Process:
 
     def _kill(self):
         """End the group, and what has left it."""
+        self._processes()
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         # what is ended may have begun another one just before
-        while left := list(self._processes()):
+        while left := self._processes():
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
+
+
+def _fits(request, reply):
+    """Whether a reply has the form that it must have."""
+    if reply.get("verdict", SEEN[0]) not in SEEN:
+        return False
+    return any(_is(reply, form) for form in (REPLIES[request], ELSE.get(request, REPLIES[request])))
+
+
+def _is(x, form):
+    if isinstance(form, dict):
+        return (
+            isinstance(x, dict)
+            and x.keys() == form.keys()
+            and all(_is(x[key], form[key]) for key in form)
+        )
+    if isinstance(form, list):
+        return isinstance(x, list) and all(_is(each, form[0]) for each in x)
+    if isinstance(form, tuple):
+        return isinstance(x, list) and len(x) == len(form) and all(map(_is, x, form))
+    return isinstance(x, form)
+
+
+def _signal(number):
+    """The name of a signal; most of those for real time have none."""
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def _resident(pid):

@@ -9,7 +9,8 @@ more. What is not seen is one that searches its process for the input before it 
 import hashlib
 import os
 import secrets
-from contextlib import contextmanager, nullcontext
+import stat
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -20,7 +21,7 @@ from qrlib.bench.results import _geomean, provenance, short, words
 from qrlib.certificate import TASK
 from qrlib.loop.ledger import append
 from qrlib.loop.locks import fcntl
-from qrlib.loop.process import START, Gone, Limits, Process, Stop
+from qrlib.loop.process import START, WROTE, Gone, Limits, Process, Stop
 from qrlib.loop.verdicts import VERDICTS, group
 from qrlib.matrices import BENCHMARK_CASES, TEST_CASES, Case
 from qrlib.stages import STAGES
@@ -39,8 +40,8 @@ class Outcome:
 
     verdict: one of VERDICTS. message: what was expected, what came. rows: for each case its
     verdict, its times and its worst residuals. geomean_us: of the medians of all cases, where all
-    passed and were timed. basis: what a score may be compared with. printed: what it said. file:
-        where it is, None for a stage.
+    passed and were timed. basis: what a score may be compared with. printed: what it said. source:
+        its file as it was then, None for a stage.
     """
 
     candidate: str
@@ -54,7 +55,7 @@ class Outcome:
     sha256: str | None
     printed: str
     provenance: dict
-    file: Path | None
+    source: bytes | None
 
     @property
     def passed(self):
@@ -70,12 +71,14 @@ class Outcome:
         """
         about = {"parent": parent, "family": family, "idea": idea}
         about |= {"hypothesis": hypothesis, "prediction": prediction, "gates": TASK._asdict()}
-        if self.file:
+        own = {key: value for key, value in vars(self).items() if key != "source"}
+        # first what took an hour; the file can be found again
+        entry = append(ledger, "try", **about, **own)
+        if self.source is not None:
             kept = kept_source(ledger, self.sha256)
             kept.parent.mkdir(exist_ok=True)
-            kept.write_bytes(self.file.read_bytes())
-        own = {key: value for key, value in vars(self).items() if key != "file"}
-        return append(ledger, "try", **about, **own)
+            kept.write_bytes(self.source)
+        return entry
 
     def __str__(self):
         lines = [f"{self.candidate}, {self.mode}: {self.verdict.upper()}"]
@@ -143,7 +146,7 @@ def evaluate(
 
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}; got {mode!r}")
-    name, path, sha256 = named(candidate)
+    name, path, source = named(candidate)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' needs an NVIDIA GPU; python -m qrlib.doctor says more")
@@ -183,15 +186,15 @@ def evaluate(
         geomean_us=_geomean(scores) if scored else None,
         basis=basis,
         seed=seed,
-        sha256=sha256,
+        sha256=None if source is None else hashlib.sha256(source).hexdigest(),
         printed=process.printed(),
         provenance=origin,
-        file=Path(path) if sha256 else None,
+        source=source,
     )
 
 
 def named(candidate):
-    """(name, what the worker imports, sha256 of the file or None)."""
+    """(name, what the worker imports, the bytes of the file or None)."""
     if str(candidate) in ("torch", "auto", *STAGES):
         return str(candidate), str(candidate), None
     path = Path(candidate)
@@ -201,7 +204,7 @@ def named(candidate):
             f"or one of {', '.join(STAGES)}; got {str(candidate)!r}; "
             "`python -m qrlib.loop new NAME` makes a file to begin with"
         )
-    return path.stem, str(path.resolve()), hashlib.sha256(path.read_bytes()).hexdigest()
+    return path.stem, str(path.resolve()), path.read_bytes()
 
 
 def plan_of(mode, cases, small, runs):
@@ -332,6 +335,8 @@ class Judge:
         times, walls = zip(*took)
         said = self.process.ask("disagree", times=[list(each.values()) for each in times])["said"]
         us = [each["us"] for each in times]
+        if min(us) <= 0:
+            raise Gone(*WROTE)
         beyond = sorted(wall - each - self.overhead_us for wall, each in zip(walls, us))
         hidden, usual = beyond[len(beyond) // 4], median(us)
         if hidden > max(SLACK_US[self.device.type], SLACK * usual):
@@ -343,7 +348,6 @@ class Judge:
 
     def _judge(self, case):
         """Certify all results that wait for it, each as it is now; the worst is kept."""
-        import numpy as np
         import torch
 
         from qrlib.bench.judge import certificate, exceeded
@@ -353,12 +357,15 @@ class Judge:
             self.process.ask("give", k=k, folder=self.process.folder)
             found = []
             for name, shape in (("H", (B, n, n)), ("tau", (B, n))):
-                X = np.fromfile(Path(self.process.folder) / name, np.float32)
-                if X.size != prod(shape):
+                X = _floats(Path(self.process.folder) / name, prod(shape))
+                if X is None:
                     raise Gone("patched", f"{name} must leave as it is; its file was changed")
                 found.append(torch.from_numpy(X).reshape(shape).to(self.device))
             where = tuple(torch.tensor(index, device=self.device) for index in looked["where"])
-            glance = found[0][where].cpu().numpy().tobytes().hex()
+            try:
+                glance = found[0][where].cpu().numpy().tobytes().hex()
+            except IndexError:
+                raise Gone(*WROTE) from None
             if glance != looked["glance"]:
                 raise Stop("late", "a result must be there when the call is over; it came later")
             levels = certificate(self.inputs.variant(k), *found)
@@ -377,6 +384,20 @@ class Judge:
         if "verdict" in reply:
             kind = Gone if reply["verdict"] == "patched" else Stop
             raise kind(reply["verdict"], reply["message"])
+
+
+def _floats(path, count):
+    """So many floats of a file; None where it is no plain file with just these."""
+    import numpy as np
+
+    with suppress(OSError):
+        # a pipe would be waited for, and a link leads anywhere
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            about = os.fstat(fd)
+            if stat.S_ISREG(about.st_mode) and about.st_size == 4 * count:
+                return np.fromfile(file, np.float32)
+    return None
 
 
 @contextmanager

@@ -51,8 +51,8 @@ WATCHED = (
 )
 # of a message; a candidate may say as much as it likes
 LONGEST = 600
-# Linux's number for: a signal when the parent ends
-PR_SET_PDEATHSIG = 1
+# Linux's numbers for: a signal when the parent ends; those who lose their parent are ours
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def functions(holder):
@@ -245,7 +245,9 @@ def _addresses():
 def main(requests, replies, device, sweep):
     # whoever asks may be ended, and nobody would end this one then
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        system = ctypes.CDLL(None)
+        system.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        system.prctl(PR_SET_CHILD_SUBREAPER, 1)
     own, worker = os.getpid(), Worker(device, sweep)
     with os.fdopen(requests, encoding="utf-8") as asked:
         for line in asked:
@@ -255,7 +257,9 @@ def main(requests, replies, device, sweep):
             if os.getpid() != own:
                 # a copy of this process that the candidate has made and not ended
                 os._exit(0)
-            os.write(replies, json.dumps(reply).encode() + b"\n")
+            # half of a pair of surrogates is no text
+            text = json.dumps(reply, ensure_ascii=False).encode(errors="replace")
+            os.write(replies, text + b"\n")
             if name == "end":
                 atexit._run_exitfuncs()
                 # torch would take a second to take itself apart, and a thread for ever

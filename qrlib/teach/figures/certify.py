@@ -259,7 +259,7 @@ def comparison_stepper(n=64, seed=0):
     for k, (name, curve) in enumerate(CURVES.items(), start=1):
         words = f"{name}: {curve.law}; {fate(name, n, seed)}."
         frames.append(Frame(comparison(k, n, seed), words, name))
-    words = "Five curves, no names. Which is which? Write down your guess, then press \u25b6."
+    words = "Five curves, no names. Which is which? Write down your guess before you go on."
     frames.append(Frame(comparison(0, n, seed), words, "no names"))
     return Stepper(
         frames,

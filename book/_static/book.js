@@ -2,6 +2,9 @@
 // line of text under every title it has found; titles alone need the index only
 if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 
+// on a first visit the theme asks for a mode, finds none, and complains
+document.documentElement.dataset.mode ||= "auto";
+
 // paper is light, whatever the screen is
 {
   const page = document.documentElement;

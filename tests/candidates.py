@@ -37,6 +37,11 @@ return both[: H.numel()].view(H.shape), both[H.numel() :].view(tau.shape)
         "passed",
         "^$",
     ),
+    "returns what autograd follows": (
+        "return tuple(X.requires_grad_() for X in lapack(data))",
+        "passed",
+        "^$",
+    ),
     "forks, and both go on": (
         "if 'pid' not in known:\n    known['pid'] = os.fork()\nreturn lapack(data)",
         "passed",

@@ -46,7 +46,9 @@ def test_what_cannot_be_an_entry_is_refused_and_leaves_nothing(tmp_path):
     assert ledger.read(path) == ledger.Log([], [])
 
 
-@pytest.mark.parametrize("torn", (b'{"id": 2, "kind": "try", "candi', b"\x00\x00\xff", b'"text"'))
+@pytest.mark.parametrize(
+    "torn", (b'{"id": 2, "kind": "try", "candi', b"\x00\x00\xff", b'"text"', b"[" * 9000)
+)
 def test_a_torn_line_is_told_kept_and_passed_over(tmp_path, torn):
     path = tmp_path / "ledger.jsonl"
     first = ledger.append(path, "try", candidate="a")

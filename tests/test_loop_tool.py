@@ -220,6 +220,14 @@ def test_a_torn_line_is_told_by_every_command(here, capsys):
         assert "ledger.jsonl: line 2 is no whole entry" in capsys.readouterr().err
 
 
+def test_an_entry_that_the_loop_did_not_write_is_told(here, capsys):
+    append("ledger.jsonl", tried(1, 400.0))
+    ledger.append("ledger.jsonl", "try", candidate="mine")
+    for command in (["log"], ["show", "2"], ["beam"], ["report"]):
+        assert main(command) == 2
+        assert "#2 lacks mode, verdict, message, rows" in capsys.readouterr().err
+
+
 def test_two_scores_are_compared_case_by_case():
     a, b = tried(1, 100.0), tried(2, 50.0)
     lines = list(shown.difference(a, b))

@@ -13,6 +13,12 @@ from qrlib.bench.results import command_line
 from qrlib.loop import beam, history, ledger, shown, workspace
 from qrlib.loop.report import report
 
+# what is read of an entry, whoever wrote it
+NEEDED = {
+    "try": ("date", "candidate", "mode", "verdict", "message", "rows", "basis", "provenance"),
+    "family": ("date", "family", "event"),
+}
+
 
 def parser():
     p = argparse.ArgumentParser(prog="python -m qrlib.loop", description=__doc__.split("\n\n")[0])
@@ -144,6 +150,12 @@ def _read(options):
     log = ledger.read(path)
     for sentence in log.damaged:
         print(f"{path}: {sentence}", file=sys.stderr)
+    for each in log.entries:
+        if lacks := [key for key in NEEDED[each["kind"]] if key not in each]:
+            raise ValueError(
+                f"{path}: an entry must be one that the loop has written; #{each['id']} lacks "
+                f"{', '.join(lacks)}: take it out, or record what it is about with a command"
+            )
     return log
 
 

@@ -183,7 +183,7 @@ def _entry(line):
     """The entry of a line, or None."""
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     whole = isinstance(entry, dict) and entry.get("kind") in KINDS
     return entry if whole and isinstance(entry.get("id"), int) else None

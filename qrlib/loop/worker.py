@@ -149,12 +149,13 @@ class Worker:
 
     def look(self):
         """What is seen of the result that a call has returned; it is held from now on."""
-        out = pair(self.returned, self.A)
+        # what autograd would do with it is nobody's business here
+        out = tuple(X.detach() for X in pair(self.returned, self.A))
         self.held.append(out)
         return {
             "overwritten": prints(self.A) != self.before,
             "where": [index.tolist() for index in self.where],
-            "glance": self.glance.cpu().numpy().tobytes().hex(),
+            "glance": self.glance.detach().cpu().numpy().tobytes().hex(),
             "memory": {name: _range(X) for name, X in zip(("A", "H", "tau"), (self.A, *out))},
         }
 

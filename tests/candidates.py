@@ -246,6 +246,17 @@ sys.modules["__main__"].Worker.call = lambda self: times
         "patched",
         "the line to the judge is the worker's; it wrote to it",
     ),
+    "removes the folder that it runs in": (
+        """
+import os, shutil
+here = os.getcwd()
+def custom_kernel(data):
+    shutil.rmtree(here, ignore_errors=True)
+    return lapack(data)
+""",
+        "patched",
+        "the folder that it runs in must stay; it was removed",
+    ),
     "has a pipe where its result should be": (
         """
 import os, sys

@@ -180,6 +180,8 @@ def test_a_stage_is_a_candidate():
         ({"mode": "race"}, "mode must be one of test, bench, leaderboard; got 'race'"),
         ({"cases": [22]}, "a case must be 0 to 21 in this mode; got 22"),
         ({"mode": "leaderboard", "cases": [1]}, "a leaderboard has all cases"),
+        ({"seed": -1}, "a seed must be 0 or more, and less than 2.63; got -1"),
+        ({"seed": 1 << 63}, "a seed must be 0 or more"),
         ({"cases": []}, "there must be a case and a run; got 0"),
     ),
 )

@@ -100,7 +100,8 @@ class Process:
     @contextmanager
     def alive(self):
         """In here it is alive; afterwards neither it nor anything that it started is."""
-        with TemporaryDirectory() as self.folder:
+        with TemporaryDirectory() as self.home:
+            self.folder = self.home
             (asked, self.ask_fd), (self.reply_fd, replies) = os.pipe(), os.pipe()
             env = {**os.environ, MARK: self.token}
             env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
@@ -193,6 +194,8 @@ class Process:
         except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
             raise Gone(*WROTE) from None
         if "error" in reply:
+            if not os.path.isdir(self.home):
+                raise Gone("patched", "the folder that it runs in must stay; it was removed")
             raise OSError(reply["error"])
         return reply
 

@@ -151,6 +151,8 @@ def evaluate(
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' needs an NVIDIA GPU; python -m qrlib.doctor says more")
     seed = secrets.randbits(31) if seed is None else seed
+    if not 0 <= seed < 1 << 63:
+        raise ValueError(f"a seed must be 0 or more, and less than 2^63; got {seed}")
     small = device.type == "cpu" and not full
     plan = plan_of(mode, cases, small, runs)
     listed, timed = [case for case, _ in plan], [case for case, count in plan if count]

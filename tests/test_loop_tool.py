@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from candidates import HEAD
 from logs import log, tried
 
@@ -133,6 +134,13 @@ def test_a_profile_names_operators_and_what_is_missing(here, capsys):
     (here / "candidate.py").write_text("1 / 0\n")
     assert main(["profile", "candidate.py", "--device", "cpu"]) == 2
     assert "was not profiled: does not import: ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", ("test", "bench", "profile"))
+def test_a_gpu_that_is_not_there_is_told(here, capsys, command):
+    assert main([command, "candidate.py", "--device", "cuda"]) == 2
+    assert "device 'cuda' needs an NVIDIA GPU" in capsys.readouterr().err
 
 
 # what Nsight Compute 2025 writes with --csv --page raw --print-units base, shortened

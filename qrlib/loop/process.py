@@ -103,8 +103,6 @@ class Process:
         with TemporaryDirectory() as self.home:
             self.folder = self.home
             (asked, self.ask_fd), (self.reply_fd, replies) = os.pipe(), os.pipe()
-            env = {**os.environ, MARK: self.token}
-            env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
             command = [sys.executable, "-u", "-m", "qrlib.loop.worker", str(asked), str(replies)]
             try:
                 self.process = subprocess.Popen(
@@ -114,7 +112,7 @@ class Process:
                     stderr=subprocess.STDOUT,
                     pass_fds=(asked, replies),
                     cwd=self.folder,
-                    env=env,
+                    env=environment() | {MARK: self.token},
                     # a group of its own, which is ended as one
                     start_new_session=True,
                 )
@@ -305,6 +303,12 @@ class Process:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
+
+
+def environment():
+    """That of this process, with which another one finds this qrlib."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def _fits(request, reply):

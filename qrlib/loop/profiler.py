@@ -6,13 +6,14 @@ CPU the operators of torch.
 """
 
 import csv
-import os
 import shutil
 import subprocess
 import sys
 from collections import defaultdict
 
-from qrlib.bench.results import ROOT, short, words
+from qrlib.bench.results import short, words
+from qrlib.loop.process import Limits, Process, Stop, environment
+from qrlib.loop.runner import Judge, alone, device_of, named, plan_of
 
 # calls that are watched, and operators that are shown
 CALLS, SHOWN = 5, 12
@@ -40,11 +41,8 @@ def profile(
     """
     import torch
 
-    from qrlib.loop.process import Limits, Process, Stop
-    from qrlib.loop.runner import Judge, alone, named, plan_of
-
     _, path, _ = named(candidate)
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device_of(device)
     small = device.type == "cpu" and not full
     cases = [case for case, _ in plan_of("bench", case or [3], small, 1)]
     seed = 0 if seed is None else seed
@@ -149,10 +147,7 @@ def _nsight(path, case, seed):
     watched = [sys.executable, "-m", __name__, path, *map(str, case), str(seed)]
     command = ["ncu", "--csv", "--page", "raw", "--print-units", "base"]
     command += ["--nvtx", "--nvtx-include", "watched/", "--metrics", f"{TIME},{BYTES}", *watched]
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
+    done = subprocess.run(command, capture_output=True, text=True, env=environment())
     return done.stdout
 
 

@@ -142,14 +142,10 @@ def evaluate(
     Raises:
         ValueError: no such file, mode or case. OSError: this machine has no room for the results.
     """
-    import torch
-
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}; got {mode!r}")
     name, path, source = named(candidate)
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' needs an NVIDIA GPU; python -m qrlib.doctor says more")
+    device = device_of(device)
     seed = secrets.randbits(31) if seed is None else seed
     if not 0 <= seed < 1 << 63:
         raise ValueError(f"a seed must be 0 or more, and less than 2^63; got {seed}")
@@ -193,6 +189,17 @@ def evaluate(
         provenance=origin,
         source=source,
     )
+
+
+def device_of(name):
+    """The torch.device of that name; that of a GPU when None, if there is one."""
+    import torch
+
+    there = torch.cuda.is_available()
+    device = torch.device(name or ("cuda" if there else "cpu"))
+    if device.type == "cuda" and not there:
+        raise ValueError("device 'cuda' needs an NVIDIA GPU; python -m qrlib.doctor says more")
+    return device
 
 
 def named(candidate):

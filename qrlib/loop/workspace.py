@@ -9,8 +9,7 @@ from qrlib.loop.beam import REASONS
 from qrlib.matrices import BENCHMARK_CASES
 
 LEDGER = "ledger.jsonl"
-# template: what it is called there
-FILES = {"problem.md": "problem.md", "notes.md": "notes.md", "candidate.py": "candidate.py"}
+TEMPLATES = "problem.md", "notes.md", "candidate.py"
 
 
 def create(name):
@@ -33,10 +32,10 @@ def create(name):
     }
     templates = files("qrlib.loop") / "templates"
     folder.mkdir(parents=True)
-    for template, called in FILES.items():
+    for template in TEMPLATES:
         text = (templates / template).read_text(encoding="utf-8")
         if template.endswith(".md"):
             text = text.format(**facts)
-        (folder / called).write_text(text, encoding="utf-8")
+        (folder / template).write_text(text, encoding="utf-8")
     (folder / LEDGER).touch()
     return folder

@@ -5,7 +5,9 @@ import pathlib
 from html import escape
 from typing import NamedTuple
 
-DATA = pathlib.Path(__file__).parents[2] / "book" / "data"
+from qrlib.teach.figures.ladder import DATA as LADDER
+
+DATA = LADDER.parent
 
 
 class Origin(NamedTuple):

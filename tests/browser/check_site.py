@@ -7,9 +7,11 @@ other host can be reached. A problem is one line: page, where, what. Exit status
 """
 
 import argparse
+import multiprocessing
 import shutil
 import sys
 import threading
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -324,65 +326,73 @@ def open_page(page, url):
 def check_pages(site, chromium, *, shots=None):
     """What is wrong with the pages as a browser shows them; the pages and stepper runs seen."""
     pages = [name for name, page in read_site(site).items() if not page.redirects]
+    # themes have nothing to do with each other; a process that is begun anew has no browser yet
+    with ProcessPoolExecutor(len(THEMES), multiprocessing.get_context("spawn")) as pool:
+        looks = [pool.submit(check_theme, site, chromium, theme, pages, shots) for theme in THEMES]
+        still = pool.submit(check_without_script, site, chromium, pages)
+        problems, steppers = zip(*(look.result() for look in looks))
+    return sum(problems, []) + still.result(), len(pages), sum(steppers)
+
+
+def check_theme(site, chromium, theme, pages, shots=None):
+    """(problems, stepper runs) of all pages in one theme, wide and narrow."""
     problems, steppers = [], 0
     with Site(site) as base, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
-        for theme in THEMES:
-            context = browser.new_context(color_scheme=theme)
-            # the theme keeps a reader's choice here
-            context.add_init_script(
-                f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
-            )
-            page, heard = context.new_page(), []
-            page.set_default_timeout(TIMEOUT)
-            watch(page, base, heard)
-            for name in pages:
-                heard.clear()
-                where = f"{name} [{theme}]"
-                try:
-                    page.set_viewport_size({"width": WIDTHS[0], "height": HEIGHT})
-                    open_page(page, base + name)
-                    if page.evaluate("document.documentElement.dataset.theme") != theme:
-                        problems.append(f"{where}: the page is not {theme}")
-                    page.evaluate(AXE_SCRIPT)
-                    for width in WIDTHS:
-                        where = f"{name} [{theme} {width}]"
-                        page.set_viewport_size({"width": width, "height": HEIGHT})
-                        page.evaluate(SETTLED)
-                        found = page.evaluate(LOOK) + page.evaluate(AXE)
-                        for stepper in page.locator(".qr-stepper").all():
-                            found += check_stepper(page, stepper)
-                            steppers += 1
-                        for explorer in page.locator(".qr-explorer").all():
-                            found += check_explorer(page, explorer)
-                            steppers += 1
-                        problems += [f"{where}: {what}" for what in found]
-                        if shots:
-                            file = f"{name.removesuffix('.html')}-{theme}-{width}.png"
-                            page.screenshot(path=shots / file.replace("/", "-"), full_page=True)
-                except Error as error:
-                    problems.append(f"{where}: {error.message.splitlines()[0]}")
-                problems += [f"{name} [{theme}]: {what}" for what in dict.fromkeys(heard)]
-            context.close()
-        still = [name for name in pages if "qr-stepper" in (site / name).read_text("utf-8")]
-        problems += check_without_script(browser, base, still)
+        context = browser.new_context(color_scheme=theme)
+        # the theme keeps a reader's choice here
+        context.add_init_script(
+            f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
+        )
+        page, heard = context.new_page(), []
+        page.set_default_timeout(TIMEOUT)
+        watch(page, base, heard)
+        for name in pages:
+            heard.clear()
+            where = f"{name} [{theme}]"
+            try:
+                page.set_viewport_size({"width": WIDTHS[0], "height": HEIGHT})
+                open_page(page, base + name)
+                if page.evaluate("document.documentElement.dataset.theme") != theme:
+                    problems.append(f"{where}: the page is not {theme}")
+                page.evaluate(AXE_SCRIPT)
+                for width in WIDTHS:
+                    where = f"{name} [{theme} {width}]"
+                    page.set_viewport_size({"width": width, "height": HEIGHT})
+                    page.evaluate(SETTLED)
+                    found = page.evaluate(LOOK) + page.evaluate(AXE)
+                    for stepper in page.locator(".qr-stepper").all():
+                        found += check_stepper(page, stepper)
+                        steppers += 1
+                    for explorer in page.locator(".qr-explorer").all():
+                        found += check_explorer(page, explorer)
+                        steppers += 1
+                    problems += [f"{where}: {what}" for what in found]
+                    if shots:
+                        file = f"{name.removesuffix('.html')}-{theme}-{width}.png"
+                        page.screenshot(path=shots / file.replace("/", "-"), full_page=True)
+            except Error as error:
+                problems.append(f"{where}: {error.message.splitlines()[0]}")
+            problems += [f"{name} [{theme}]: {what}" for what in dict.fromkeys(heard)]
         browser.close()
-    return problems, len(pages), steppers
+    return problems, steppers
 
 
-def check_without_script(browser, base, pages):
-    """Problems of a page that may not run scripts: each stepper must stand at its last frame."""
+def check_without_script(site, chromium, pages):
+    """Problems of pages that may not run scripts: each stepper must stand at its last frame."""
     problems = []
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.set_default_timeout(TIMEOUT)
-    for name in pages:
-        page.goto(base + name, wait_until="load")
-        for stepper in page.locator(".qr-stepper").all():
-            at = stepper.evaluate(STEPPER)
-            if at["visible"] != [at["frames"] - 1] or not at["readout"]:
-                problems.append(f"{name} [no script]: stepper shows frames {at['visible']}")
-    context.close()
+    still = [name for name in pages if "qr-stepper" in (site / name).read_text("utf-8")]
+    with Site(site) as base, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        page = browser.new_context(java_script_enabled=False).new_page()
+        page.set_default_timeout(TIMEOUT)
+        for name in still:
+            page.goto(base + name, wait_until="load")
+            for stepper in page.locator(".qr-stepper").all():
+                at = stepper.evaluate(STEPPER)
+                if at["visible"] != [at["frames"] - 1] or not at["readout"]:
+                    problems.append(f"{name} [no script]: stepper shows frames {at['visible']}")
+        browser.close()
     return problems
 
 

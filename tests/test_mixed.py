@@ -10,7 +10,8 @@ pytest.importorskip("triton")
 from tables import batch_of, normal  # noqa: E402
 
 import qrlib  # noqa: E402
-from qrlib import scaling  # noqa: E402
+from qrlib import model, scaling  # noqa: E402
+from qrlib.launches import launches  # noqa: E402
 from qrlib.stages import s09_mixed  # noqa: E402
 from qrlib.stages.s09_mixed import LARGE, MEDIUM, SPIKE  # noqa: E402
 from qrlib.teach import few  # noqa: E402
@@ -107,6 +108,21 @@ def test_a_spike_takes_all_products_and_its_neighbours_do_not(all_are_large, tog
         assert torch.equal(H[b], again.H[b]) and torch.equal(tau[b], again.tau[b])
     assert not torch.equal(again.H[1], routed(A, policy="fp32").H[1])
     assert (tau[2, 80:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "B, n, together", ((4, 600, False), (4, 1000, True), (40, 600, False), (40, 1000, False))
+)
+def test_few_large_matrices_have_both_routes_in_one_launch(B, n, together):
+    """Two products beside three would spill on a Blackwell; the plan of the model knows."""
+    wide = [
+        launch.config.constexprs
+        for launch in launches("s09_mixed", B, n, n)
+        if launch.config.name.startswith("routed_") and launch.config.constexprs["BC"] == 64
+    ]
+    assert wide and all((None not in (c["FLAT"], c["PRECISION"])) == together for c in wide)
+    routed, not_routed = (model.plan(name, B, n, n) for name in ("s09_mixed", "s08_cholesky"))
+    assert (routed.launches == not_routed.launches) == together
 
 
 def test_one_product_errs_as_it_does_in_exact_rounding(all_are_large):

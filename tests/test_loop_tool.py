@@ -317,4 +317,4 @@ def test_an_installed_package_has_the_templates(tmp_path):
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(io.BytesIO(wheel.read_bytes())).namelist())
-    assert {f"qrlib/loop/templates/{name}" for name in workspace.FILES} <= names
+    assert {f"qrlib/loop/templates/{name}" for name in workspace.TEMPLATES} <= names

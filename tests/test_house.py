@@ -1,5 +1,9 @@
 """The rules of the house that a program can check."""
 
+import ast
+import contextlib
+import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -202,3 +206,52 @@ def test_import_is_light():
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def unknown_names(text):
+    """What a file asks of a module of ours that has no such name, wherever in it that stands."""
+    tree, modules, unknown = ast.parse(text), {}, []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {
+                one.asname: importlib.import_module(one.name)
+                for one in node.names
+                if one.asname and one.name.startswith("qrlib")
+            }
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("qrlib"):
+            try:
+                home = importlib.import_module(node.module)
+            except ImportError:  # a kernel, where there is no Triton
+                continue
+            for one in node.names:
+                # a submodule is an attribute once it has been imported
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(f"{node.module}.{one.name}")
+                if not hasattr(home, one.name):
+                    unknown.append(f"line {node.lineno}: {node.module}.{one.name}")
+                elif inspect.ismodule(module := getattr(home, one.name)):
+                    modules[one.asname or one.name] = module
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    # a name that is also assigned may mean something else
+    known = modules.keys() - {name.id for name in names if not isinstance(name.ctx, ast.Load)}
+    known -= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            name = node.value.id
+            if name in known and not hasattr(modules[name], node.attr):
+                unknown.append(f"line {node.lineno}: {name}.{node.attr}")
+    return unknown
+
+
+def test_unknown_names_are_found():
+    text = "def f():\n    from qrlib import model as m\n    return m.{}\n"
+    assert unknown_names(text.format("geqrf")) == []
+    assert unknown_names(text.format("geqrg")) == ["line 3: m.geqrg"]
+    assert unknown_names("from qrlib.model import geqrf, geqrg") == ["line 1: qrlib.model.geqrg"]
+
+
+def test_modules_have_the_names_asked_of_them():
+    """A name is changed in one place, and a reader of it forgotten in another."""
+    sources = [name for name in tracked() if name.endswith(".py")]
+    found = {name: unknown_names(read(name)) for name in sources}
+    assert {name: unknown for name, unknown in found.items() if unknown} == {}

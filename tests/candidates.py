@@ -260,10 +260,68 @@ def custom_kernel(data):
     "has a pipe where its result should be": (
         """
 import os, sys
-sys.modules["__main__"].Worker.give = lambda self, k, folder: os.mkfifo(folder + "/H") or {}
+sys.modules["__main__"].Worker.give = lambda self, k, folder, size: os.mkfifo(folder + "/H") or {}
 """,
         "patched",
         "H must leave as it is; its file was changed",
+    ),
+    "replaces what a reply leaves by": (
+        "import os\nos.write = lambda fd, text: len(text)",
+        "patched",
+        "^it replaced os.write$",
+    ),
+    "has the worker say that there is no room for its result": (
+        """
+import sys
+error = {"error": "a disk is full"}
+sys.modules["__main__"].Worker.give = lambda self, **asked: error
+""",
+        "patched",
+        "results must leave as they are; its process had no way out for one: a disk is full",
+    ),
+    "prints without an end": (
+        "def custom_kernel(data):\n    while True:\n        print('x' * 10_000)",
+        "floods",
+        "at most 16 MiB may be printed; it went on and on",
+    ),
+    "ends, and what it has begun prints without an end": (
+        """
+import os
+def custom_kernel(data):
+    if not os.fork():
+        while True:
+            os.write(1, b"x" * 10_000)
+    os._exit(3)
+""",
+        "crashed",
+        "ended with exit status 3 in the middle of a request",
+    ),
+    "ends the process that looks after it": (
+        "import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(600)",
+        "crashed",
+        "its process was ended by SIGKILL",
+    ),
+    "stops its guard, has no output, and spoils results that have left": (
+        """
+import gc, os, signal, sys, threading, time
+os.kill(os.getppid(), signal.SIGSTOP)
+out, sys.stdout = sys.stdout, None
+mine = []
+def spoil():
+    (worker,) = (each for each in gc.get_objects() if type(each).__name__ == "Worker")
+    while len(worker.held) < 2 or any(worker.held):
+        time.sleep(0.001)
+    for X in sum(mine[:2], ()):
+        X.zero_()
+    print("spoiled", file=out)
+def custom_kernel(data):
+    mine.append(lapack(data))
+    if len(mine) == 1:
+        threading.Thread(target=spoil, daemon=True).start()
+    return mine[-1]
+""",
+        "passed",
+        "^$",
     ),
     "waits for ever": (
         "import time\ndef custom_kernel(data):\n    time.sleep(1e6)",
@@ -290,19 +348,42 @@ subprocess.run(shell, env={"PATH": "/bin:/usr/bin"}, start_new_session=True)
         "leaves processes",
         r"what went on: sleep \d+$",
     ),
-    "leaves a process outside its group, and a thread": (
+    "leaves a process outside its group whose name is no text, and threads": (
         """
-import os, threading, time
+import _thread, ctypes, os, threading, time
 if not os.fork():
     os.setsid()
+    ctypes.CDLL(None).prctl(15, b"\\xff")
     time.sleep(600)
     os._exit(0)
 threading.Thread(target=time.sleep, args=(600,), name="sleeper").start()
+threading.Thread(target=time.sleep, args=(600,), name="daemon", daemon=True).start()
+_thread.start_new_thread(time.sleep, (600,))
 """,
         "leaves processes",
-        r"^all of it must have ended 1 s after .*; what went on: python\S* \d+, thread sleeper$",
+        r"^all of it must have ended 1 s after .*; what went on: \ufffd \d+, thread sleeper, "
+        "thread daemon, a thread without a name$",
     ),
 }
+
+# begins three processes, and each of the four makes a file of its number
+LEAVES = """
+import os, subprocess, time
+def here():
+    open(f"{folder}/{{os.getpid()}}", "w").close()
+    while True:
+        time.sleep(1)
+shell = ["sh", "-c", "(exec sh -c 'touch {folder}/$$; exec sleep 600') & echo"]
+subprocess.run(shell, env={{"PATH": "/bin:/usr/bin"}}, start_new_session=True)
+if not os.fork():
+    here()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        here()
+    os._exit(0)
+here()
+"""
 
 
 def one_file():

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from candidates import CALLS, FILES, HEAD, one_file
+from candidates import CALLS, FILES, HEAD, LEAVES, one_file
 
 from qrlib.bench.results import ROOT
 from qrlib.loop import process, runner
@@ -19,6 +19,10 @@ from qrlib.loop.worker import WATCHED
 from qrlib.matrices import BENCHMARK_CASES, TEST_CASES, Case
 
 CASE = Case(2, 12, 1, "dense")
+PRINTED = {
+    "ends its process": "so long\n",
+    "stops its guard, has no output, and spoils results that have left": "spoiled\n",
+}
 QUICK = {"device": "cpu", "full": True, "runs": 3, "sweep": 1 << 12, "commit": "0123456"}
 # all of one file are judged by one process
 pytestmark = pytest.mark.xdist_group("loop")
@@ -103,10 +107,10 @@ def test_a_file_gets_its_verdict_and_leaves_nothing(judged, what):
     assert re.search(message, outcome.message.partition(", cond 1: ")[2] or outcome.message), (
         outcome.message
     )
-    assert outcome.geomean_us is None and not outcome.passed
-    assert f"{verdict} ({group(verdict)})" in str(outcome)
-    if what == "ends its process":
-        assert outcome.printed == "so long\n"
+    assert outcome.passed == (verdict == "passed") == (outcome.geomean_us is not None)
+    assert outcome.passed or f"{verdict} ({group(verdict)})" in str(outcome)
+    assert outcome.printed == PRINTED.get(what, outcome.printed)
+    assert len(outcome.printed) < 3 * process.PRINTED
     assert not processes()
 
 
@@ -152,20 +156,32 @@ def test_a_run_that_is_stopped_has_an_outcome(judged, monkeypatch):
     assert not processes()
 
 
-def test_a_judge_that_is_killed_takes_the_candidate_with_it(tmp_path):
-    (tmp_path / "candidate.py").write_text("print('here', flush=True)\nwhile True:\n    pass\n")
+def test_a_judge_that_is_killed_takes_all_of_the_candidate_with_it(tmp_path):
+    # two that it forked, and a shell's that does not know where it is from
+    (tmp_path / "candidate.py").write_text(LEAVES.format(folder=tmp_path))
     code = "import sys; from qrlib.loop import evaluate; evaluate(sys.argv[1], device='cpu')"
     command = [sys.executable, "-c", code, tmp_path / "candidate.py"]
     judge = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     deadline = time.monotonic() + 60
-    while not (left := processes(judge.pid)) and time.monotonic() < deadline:
+    while len(begun := list(tmp_path.glob("[0-9]*"))) < 4 and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert left
     judge.kill()
     judge.wait()
-    while processes(judge.pid) and time.monotonic() < deadline:
+    # each has made a file of its number
+    assert len(begun) == 4
+    gone = time.monotonic() + 5
+    left = begun
+    while left and time.monotonic() < gone:
+        left = [each for each in begun if _alive(each.name)]
         time.sleep(0.05)
-    assert not processes(judge.pid)
+    assert not left and not processes(judge.pid)
+
+
+def _alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_stage_is_a_candidate():
@@ -222,6 +238,28 @@ def test_a_folder_without_room_is_no_fault_of_the_candidate(judged, monkeypatch)
     assert not processes()
 
 
+def test_a_candidate_that_fills_the_folder_has_a_verdict(judged, monkeypatch):
+    fills = """
+import resource
+with open("much", "wb") as file:
+    file.write(bytes(2000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+"""
+    # a file of its process cannot grow, but others can
+    outcome = judged(f"{HEAD}{fills}", "test")
+    assert outcome.verdict == "patched" and "no way out for one: " in outcome.message
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(process.os, "posix_fallocate", full)
+    outcome = judged(f"{HEAD}{fills}", "test")
+    assert outcome.verdict == "floods", outcome
+    assert "room for a result of 1,248 bytes; it has filled the folder" in outcome.message
+    assert outcome.message.endswith("with 2,000")
+
+
 def test_the_clock_and_the_judge_are_watched():
     names = {holder.__name__ for holder in WATCHED}
+    assert {"os", "json", "builtins", "threading"} <= names
     assert {"time", "torch.cuda", "Event", "torch.linalg", "qrlib.certificate", "Clock"} <= names

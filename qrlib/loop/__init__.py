@@ -10,6 +10,7 @@
     verdicts   what can become of a candidate, by name
     runner     the judge: what a candidate returns is judged outside of its process
     process    the process of a candidate, seen from outside
+    guard      its parent, which ends all of it when the judge is gone
     worker     what runs in it
     beam       families of ideas, and what of them needs a decision
     history    our own way as a ledger

@@ -3,17 +3,20 @@
 import json
 import os
 import secrets
+import select
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
 from qrlib.bench.results import ROOT
+from qrlib.loop import guard
 
 # seconds between looks at how much memory a candidate has, and until all of it must have ended
 PATROL, GRACE = 0.2, 5.0
@@ -21,6 +24,10 @@ PATROL, GRACE = 0.2, 5.0
 START = 120.0
 # what is kept of what a candidate prints: its beginning and its end
 PRINTED = 4000
+# bytes that it may print
+MOST = 1 << 24
+# files of a result
+RESULTS = ("H", "tau")
 # in its environment, so that a process of it is known wherever it has gone
 MARK = "QRLIB_LOOP"
 # what a process prints that has ended for want of memory
@@ -63,6 +70,10 @@ class Gone(Stop):
     """No more cases: its process has ended, or cannot be asked any more, or not be believed."""
 
 
+class Slow(Gone):
+    """It did not reply in time."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a candidate may use.
@@ -93,50 +104,65 @@ class Process:
     def __init__(self, device, limits, sweep=None):
         self.device, self.limits, self.sweep = device, limits, sweep
         self.token = f"{os.getpid()}-{secrets.token_hex(8)}"
-        self.said, self.reply, self.process, self.wall_us = b"", b"", None, 0.0
+        self.said, self.printing, self.reply, self.wall_us = b"", 0, b"", 0.0
+        # the guard; the worker's process id, and how it has ended
+        self.process = self.pid = self.code = None
         # (process id, when it began) of all that were seen to be the candidate's
         self.seen = set()
 
     @contextmanager
     def alive(self):
         """In here it is alive; afterwards neither it nor anything that it started is."""
-        with TemporaryDirectory() as self.home:
+        with (
+            TemporaryDirectory(prefix="qrlib-loop-", ignore_cleanup_errors=True) as self.home,
+            ExitStack() as own,
+        ):
             self.folder = self.home
-            (asked, self.ask_fd), (self.reply_fd, replies) = os.pipe(), os.pipe()
-            command = [sys.executable, "-u", "-m", "qrlib.loop.worker", str(asked), str(replies)]
+            pipes = (asked, self.ask_fd), (self.reply_fd, replies), (life, held), (told, status) = [
+                os.pipe() for _ in range(4)
+            ]
+            theirs = asked, replies, life, status
+            for fd in {*chain(*pipes)} - {*theirs}:
+                own.callback(os.close, fd)
+            self.status_fd = told
+            worker = [sys.executable, "-u", "-m", "qrlib.loop.worker", str(asked), str(replies)]
+            worker += [str(self.device), json.dumps(self.sweep)]
             try:
                 self.process = subprocess.Popen(
-                    [*command, str(self.device), json.dumps(self.sweep)],
+                    [sys.executable, "-I", "-S", guard.__file__, str(life), str(status), *worker],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(asked, replies),
+                    pass_fds=theirs,
                     cwd=self.folder,
                     env=environment() | {MARK: self.token},
-                    # a group of its own, which is ended as one
+                    # nobody's terminal
                     start_new_session=True,
                 )
             finally:
-                os.close(asked)
-                os.close(replies)
+                for fd in theirs:
+                    os.close(fd)
+            own.callback(self.process.stdout.close)
             try:
+                self.pid = self._told()
+                if self.pid is None:
+                    raise OSError("a candidate must have a process of its own; none could be begun")
                 with selectors.DefaultSelector() as self.selector:
                     self.selector.register(self.reply_fd, selectors.EVENT_READ)
                     self.selector.register(self.process.stdout, selectors.EVENT_READ)
                     yield
             finally:
                 self._kill()
-                while self._read(self.process.stdout.fileno()):
-                    pass
-                self.process.stdout.close()
-                os.close(self.ask_fd)
-                os.close(self.reply_fd)
+                self._drain()
 
     def end(self):
         """Let it end by itself; what is left of it then is told."""
-        # when it has ended nobody can tell whose children its own were
+        # whatever loses its parent now was seen before
         self._processes()
-        threads = self.ask("end", GRACE)["threads"]
+        threads = []
+        # what it wants to do at its end may have none
+        with suppress(Slow):
+            threads = self.ask("end", GRACE)["threads"]
         deadline = time.monotonic() + GRACE
         while (left := self._processes()) and time.monotonic() < deadline:
             self._wait(0.05)
@@ -179,8 +205,8 @@ class Process:
                 busy = self._busy() - (before or 0)
                 told = f"the answer must come within {seconds:g} s; it did not come, and"
                 if busy < 0.1 * seconds:
-                    raise Gone("hung", f"{told} it computed for {busy:.1f} s of them")
-                raise Gone("timed out", f"{told} it was computing")
+                    raise Slow("hung", f"{told} it computed for {busy:.1f} s of them")
+                raise Slow("timed out", f"{told} it was computing")
         self.wall_us = 1e6 * (time.perf_counter() - begin - (self._queued() - ready))
         line, self.reply = self.reply.split(b"\n", 1)
         try:
@@ -192,10 +218,35 @@ class Process:
         except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
             raise Gone(*WROTE) from None
         if "error" in reply:
-            if not os.path.isdir(self.home):
-                raise Gone("patched", "the folder that it runs in must stay; it was removed")
-            raise OSError(reply["error"])
+            self._room(reply["error"], about["size"])
         return reply
+
+    def _room(self, error, size):
+        """Raises what is true of a worker that says that it had no room for a result of this size.
+
+        It may say so for the candidate, or because of it.
+        """
+        if not os.path.isdir(self.home):
+            raise Gone("patched", "the folder that it runs in must stay; it was removed")
+        for name in RESULTS:
+            with suppress(OSError):
+                os.unlink(os.path.join(self.folder, name))
+        try:
+            with TemporaryFile(dir=self.folder) as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+        except OSError:
+            filled = sum(each.lstat().st_size for each in Path(self.home).rglob("*"))
+            if filled >= size:
+                raise Gone(
+                    "floods",
+                    f"there must be room for a result of {size:,} bytes; it has filled the folder "
+                    f"that it runs in with {filled:,}",
+                ) from None
+            raise OSError(error) from None
+        raise Gone(
+            "patched",
+            f"results must leave as they are; its process had no way out for one: {error}",
+        )
 
     def _wait(self, seconds):
         """Read what there is to read; False when no reply can come any more."""
@@ -205,6 +256,17 @@ class Process:
                 if key.fd == self.reply_fd:
                     return False
         return not self._ended() or self._read(self.reply_fd)
+
+    def _told(self):
+        """The next number that the guard has to say; None where it has gone without a word."""
+        os.set_blocking(self.status_fd, True)
+        said = b""
+        while not said.endswith(b"\n"):
+            part = os.read(self.status_fd, 1)
+            if not part:
+                return None
+            said += part
+        return int(said)
 
     def _read(self, fd):
         os.set_blocking(fd, False)
@@ -218,20 +280,35 @@ class Process:
                 raise Gone(*WROTE)
         else:
             self.said += part
+            self.printing += len(part)
             if len(self.said) > 1 << 20:
                 self.said = self.said[: 1 << 18] + self.said[-(1 << 18) :]
+            if self.printing > MOST:
+                raise Gone(
+                    "floods",
+                    f"at most {MOST / 2**20:,.0f} MiB may be printed; it went on and on",
+                )
         return bool(part)
 
-    def _ended(self):
-        return self.process.poll() is not None
+    def _drain(self):
+        """Read what it has printed, to the end or until it is too much."""
+        with suppress(Gone):
+            while self._read(self.process.stdout.fileno()):
+                pass
+
+    def _ended(self, seconds=0):
+        """Whether the worker has ended by now, or does so in so many seconds."""
+        if self.code is None and select.select([self.status_fd], [], [], seconds)[0]:
+            self.code = self._told()
+            # so does the worker where somebody has ended its guard
+            self.code = -signal.SIGKILL if self.code is None else self.code
+        return self.code is not None
 
     def _how(self):
         """(verdict, message) of a process that has gone."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(GRACE)
-        while self._read(self.process.stdout.fileno()):
-            pass
-        code = self.process.returncode
+        self._ended(GRACE)
+        self._drain()
+        code = self.code
         if any(words in self.said for words in NO_MEMORY):
             return "out of memory", self._too_much()
         if code is None:
@@ -251,18 +328,19 @@ class Process:
     def _processes(self):
         """Ids of the candidate's processes, wherever they have gone.
 
-        They have the mark, or one of them has begun them: not each hands its environment on. Who
-        was seen once is known when its parent is not there any more.
+        They come from the guard; where that has been ended, they have the mark, or one of them has
+        begun them, or they were seen before.
         """
-        mark = f"{MARK}={self.token}".encode()
-        parents, begun, own = {}, {}, set()
+        mark, guarding = f"{MARK}={self.token}".encode(), self.process.pid
+        parents, begun, own = {}, {}, {guarding}
         for entry in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
             if entry.name.isdigit():
                 pid = int(entry.name)
                 with suppress(OSError, IndexError):
-                    stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                    # what a process is called need be no text
+                    stat = (entry / "stat").read_bytes().rpartition(b")")[2].split()
                     # one that has ended, and that nobody has asked about, does nothing any more
-                    if stat[0] == "Z":
+                    if stat[0] == b"Z" or pid == guarding:
                         continue
                     parents[pid], begun[pid] = int(stat[1]), stat[19]
                     if (pid, stat[19]) in self.seen:
@@ -271,13 +349,14 @@ class Process:
                         own.add(pid)
         while more := {pid for pid, parent in parents.items() if parent in own} - own:
             own |= more
+        own.remove(guarding)
         self.seen |= {(pid, begun[pid]) for pid in own}
         return own
 
     def _queued(self):
         """Seconds that worker and judge have waited for a CPU so far; 0 where nobody says."""
         waited = 0
-        for pid in (self.process.pid, os.getpid()):
+        for pid in (self.pid, os.getpid()):
             with suppress(OSError, IndexError, ValueError):
                 waited += int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
         return waited / 1e9
@@ -287,22 +366,25 @@ class Process:
         ticks = 0
         for pid in self._processes():
             with suppress(OSError, IndexError):
-                stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
                 ticks += int(stat[11]) + int(stat[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def _kill(self):
         """End the group, and what has left it."""
         self._processes()
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        if self.pid and self.process.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
         # what is ended may have begun another one just before
         while left := self._processes():
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
+        # nothing is left to be guarded
+        self.process.kill()
+        self.process.wait()
 
 
 def environment():
@@ -342,8 +424,8 @@ def _signal(number):
 def _resident(pid):
     """Bytes of memory that a process has to itself."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
+        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
+            if line.startswith(b"RssAnon:"):
                 return 1024 * int(line.split()[1])
     return 0
 
@@ -351,5 +433,5 @@ def _resident(pid):
 def _called(pid):
     """The name of a process, and its number."""
     with suppress(OSError):
-        return f"{Path(f'/proc/{pid}/comm').read_text().strip()} {pid}"
+        return f"{Path(f'/proc/{pid}/comm').read_text(errors='replace').strip()} {pid}"
     return str(pid)

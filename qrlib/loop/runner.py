@@ -363,7 +363,8 @@ class Judge:
 
         B, n = case.batch, case.n
         for k, looked in self.waiting:
-            self.process.ask("give", k=k, folder=self.process.folder)
+            size = 4 * (B * n * n + B * n)
+            self.process.ask("give", k=k, folder=self.process.folder, size=size)
             found = []
             for name, shape in (("H", (B, n, n)), ("tau", (B, n))):
                 X = _floats(Path(self.process.folder) / name, prod(shape))

@@ -39,6 +39,11 @@ VERDICTS = {
     "out of memory": Verdict(
         "failed", "it asked for more memory than it may have", "use less, or raise --memory"
     ),
+    "floods": Verdict(
+        "failed",
+        "it printed, or wrote to files, more than there is room for",
+        "print little, and write no files",
+    ),
     "overwrites": Verdict("rejected", "it writes into its input", "work on a copy"),
     "aliases": Verdict(
         "rejected",

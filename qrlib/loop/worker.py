@@ -8,18 +8,17 @@ A request and a reply are a line of JSON each, on pipes of their own: what a can
 elsewhere.
 """
 
+import _thread
 import atexit
-import ctypes
+import builtins
 import importlib.util
 import json
 import os
-import signal
 import statistics
 import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -36,6 +35,10 @@ from qrlib.matrices import Case
 
 # what the clock is made of, and what a judge would be
 WATCHED = (
+    builtins,
+    os,
+    json,
+    threading,
     time,
     statistics,
     torch.cuda,
@@ -51,8 +54,8 @@ WATCHED = (
 )
 # of a message; a candidate may say as much as it likes
 LONGEST = 600
-# Linux's numbers for: a signal when the parent ends; those who lose their parent are ours
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+# seconds for threads to end that were told to
+PATIENCE = 0.5
 
 
 def functions(holder):
@@ -78,6 +81,31 @@ class Watch:
         return found
 
 
+class Threads:
+    """The threads of Python as they were, and which of them are new.
+
+    Those of torch's own pools are none of Python's, and nor are those that compiled code begins.
+    Such a one can spoil no result: those are in the judge's hands when it is over.
+    """
+
+    def __init__(self):
+        # as they are now, whatever the candidate puts in their place
+        self.known, self.count = threading.enumerate, _thread._count
+        self.before, self.many = set(self.known()), self.count()
+
+    def more(self):
+        """Names of those that go on after a moment, daemons too."""
+        deadline = time.monotonic() + PATIENCE
+        while self.count() > self.many and time.monotonic() < deadline:
+            time.sleep(0.01)
+        # one that torch has begun is a dummy here once it has run a line of Python
+        more = [each for each in self.known() if not isinstance(each, threading._DummyThread)]
+        named = [f"thread {each.name}" for each in more if each not in self.before]
+        # of threads without a Thread only their number is known
+        nameless = self.count() - self.many - len(named)
+        return named + nameless * ["a thread without a name"]
+
+
 class Worker:
     """Answers requests; each method that has the name of one gives its reply."""
 
@@ -93,7 +121,7 @@ class Worker:
         found = A.clone(), A[:, 0].clone()
         where = spots(A)
         self._nothing = lambda: self.clock(lambda A: found, A, lambda r: pair(r, A)[0][where])
-        self.memory, self.watch = memory, Watch()
+        self.memory, self.watch, self.threads = memory, Watch(), Threads()
         return {"pid": os.getpid()}
 
     def idle(self):
@@ -163,13 +191,13 @@ class Worker:
         """What the two clocks in here say of each other."""
         return {"said": self.clock.disagree([clocks.Time(*each) for each in times])}
 
-    def give(self, k, folder):
+    def give(self, k, folder, size):
         """Write result k as it is now, and let it go."""
         try:
             for name, X in zip(("H", "tau"), self.held[k]):
-                X.contiguous().cpu().numpy().tofile(Path(folder) / name)
+                # tofile of NumPy says nothing of a disk that fills up with the last bytes
+                (Path(folder) / name).write_bytes(X.contiguous().cpu().numpy())
         except OSError as error:
-            size = sum(X.numel() * X.element_size() for X in self.held[k])
             return {"error": f"{folder} must have room for a result of {size} bytes: {error}"}
         self.held[k] = None
         return {}
@@ -180,9 +208,9 @@ class Worker:
         return profiled(self.candidate, self.device, **asked)
 
     def end(self):
-        """Names of the threads that would go on."""
-        left = [each for each in threading.enumerate() if not each.daemon]
-        return {"threads": [f"thread {each.name}" for each in left[1:]]}
+        """Names of the threads that go on when all that is to be done at the end has been done."""
+        atexit._run_exitfuncs()
+        return {"threads": self.threads.more()}
 
     def _patched(self):
         changed = self.watch.changed()
@@ -244,27 +272,25 @@ def _addresses():
 
 
 def main(requests, replies, device, sweep):
-    # whoever asks may be ended, and nobody would end this one then
-    with suppress(OSError, AttributeError):
-        system = ctypes.CDLL(None)
-        system.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        system.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    # as they are now: a reply must leave whatever the candidate puts in their place
+    write, getpid, leave, dumps, loads = os.write, os.getpid, os._exit, json.dumps, json.loads
     own, worker = os.getpid(), Worker(device, sweep)
     with os.fdopen(requests, encoding="utf-8") as asked:
         for line in asked:
-            request = json.loads(line)
+            request = loads(line)
             name, nonce = request.pop("do"), request.pop("nonce")
             reply = getattr(worker, name)(**request) | {"nonce": nonce}
-            if os.getpid() != own:
+            if getpid() != own:
                 # a copy of this process that the candidate has made and not ended
-                os._exit(0)
+                leave(0)
             # half of a pair of surrogates is no text
-            text = json.dumps(reply, ensure_ascii=False).encode(errors="replace")
-            os.write(replies, text + b"\n")
+            text = dumps(reply, ensure_ascii=False).encode(errors="replace") + b"\n"
+            # a pipe takes as much as it has room for
+            while text := text[write(replies, text) :]:
+                pass
             if name == "end":
-                atexit._run_exitfuncs()
                 # torch would take a second to take itself apart, and a thread for ever
-                os._exit(0)
+                leave(0)
 
 
 if __name__ == "__main__":

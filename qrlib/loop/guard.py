@@ -1,0 +1,101 @@
+"""Stands between the judge and a candidate, so that nothing goes on when the judge is gone.
+
+    python guard.py LIFE STATUS COMMAND...
+
+It begins the command in a session of its own, and says on the pipe STATUS what its process is, and
+how it has ended. When nobody holds the other end of the pipe LIFE any more, it ends all that the
+command has begun. On Linux that is whoever has it among his parents' parents: who loses his parent
+becomes a child of this process, wherever he has gone. It imports nothing of this package, to be
+there at once.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+
+# Linux's numbers for: a signal when the parent ends; those who lose their parent are ours
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def prctl(what, value):
+    """Where there is no such call the group of the command is all that is known of it."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(what, value)
+
+
+def begun(pid):
+    """Ids of all that process pid has begun, and they; nothing where there is no /proc."""
+    parents = {}
+    with suppress(OSError):
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+                stat = file.read().rpartition(b")")[2].split()
+                # one that has ended does nothing any more
+                if stat[0] != b"Z":
+                    parents[int(name)] = int(stat[1])
+    own = {pid}
+    while more := {child for child, parent in parents.items() if parent in own} - own:
+        own |= more
+    return own - {pid}
+
+
+def end(worker):
+    """End all of it. What is ended may have begun another one just before."""
+    with suppress(ProcessLookupError):
+        os.killpg(worker, signal.SIGKILL)
+    while left := begun(os.getpid()):
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def run(command):
+    """Become the command; not where the one who is to look after it has gone already."""
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with suppress(OSError):
+        os.execv(command[0], command)
+
+
+def main(life, status, command):
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for fd in (life, status):
+        os.set_inheritable(fd, False)
+    own, (told, tell) = os.getpid(), os.pipe()
+    for fd in (told, tell):
+        os.set_blocking(fd, False)
+    # a signal that somebody has ended is a byte to read
+    signal.set_wakeup_fd(tell)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    inherited = map(int, os.listdir("/dev/fd"))
+    worker = os.fork()
+    if not worker:
+        if os.getppid() == own:
+            run(command)
+        os._exit(127)
+    os.write(status, b"%d\n" % worker)
+    # what it prints and replies has an end when it and its own have gone
+    for fd in inherited:
+        if fd not in (life, status, told, tell):
+            with suppress(OSError):
+                os.close(fd)
+    while life not in select.select([life, told], [], [])[0]:
+        os.read(told, 1 << 10)
+        # it is looked at, and not let go: its number is to stay its own
+        ended = os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended:
+            code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            with suppress(BrokenPipeError):
+                os.write(status, b"%d\n" % code)
+            # once is enough
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    end(worker)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -9,6 +9,7 @@ import inspect
 import json
 import math
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -49,6 +50,7 @@ from qrlib.teach.exercises.core import CHAPTERS, source_of
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 ALL = [each for chapter in CHAPTERS for each in ex.exercises(chapter)]
 EPS = float(np.finfo(np.float32).eps)
+KINDS = ("predict", "implement", "break it", "measure")
 
 
 def by_id(exercise):
@@ -269,6 +271,23 @@ def broken(*zeroed, count=2, columns=(2, 4), fill=0.0):
     for b in zeroed:
         A[b, :, 1] = fill
     return A, columns
+
+
+# a power of n
+
+
+def shortest(times):
+    return min(next(times) for _ in range(9))
+
+
+def grows(how=lambda a, b: math.log2(b / a), *, of=shortest):
+    """power with another formula for two times, or another way to take one."""
+
+    def power(seconds, n):
+        once, twice = (of(seconds(size) for _ in range(1000)) for size in (n, 2 * n))
+        return how(once, twice)
+
+    return power
 
 
 # the model
@@ -606,6 +625,23 @@ WRONG = {
         "no such column": (broken(0, columns=(2, 4, 6)), "has columns 0 to 5"),
         "the matrix only": (broken(0)[0], "2 things, A, columns"),
     },
+    "2.6": {
+        "the ratio": (grows(lambda a, b: b / a), "of which power of 2 is that"),
+        "the natural logarithm": (grows(lambda a, b: math.log(b / a)), "so take log2"),
+        "log10": (grows(lambda a, b: math.log10(b / a)), "That is log10"),
+        "upside down": (grows(lambda a, b: math.log2(a / b)), "not the other way round"),
+        "one time of each": (grows(of=next), "Some of the times had to wait"),
+        "means": (
+            grows(of=lambda times: statistics.mean([next(times) for _ in range(9)])),
+            "Some of the times had to wait",
+        ),
+        "from the origin": (
+            lambda seconds, n: math.log2(seconds(n)) / math.log2(n),
+            "Two times, for n and for 2 n",
+        ),
+        "a theorem": (lambda seconds, n: 3, "expected 1"),
+        "what was bought": (grows(lambda a, b: math.inf), "must be finite"),
+    },
     "3.1": {
         "classical passes": (("cgs", "mgs", "cgs2", "householder"), "cgs does not pass"),
         "modified fails": (("cgs2", "householder"), "mgs passes"),
@@ -915,7 +951,7 @@ class TestEvery:
 
     def test_has_what_a_reader_needs(self, exercise):
         assert len(exercise.hints) == 3 and len(WRONG[exercise.id]) >= 3
-        assert exercise.kind in ("predict", "implement", "break it", "measure")
+        assert exercise.kind in KINDS
 
     @pytest.mark.parametrize("answer", [..., None, 3, "x", [], {}, object(), [...], math.nan])
     def test_a_strange_answer_gets_a_sentence(self, exercise, answer):
@@ -1015,6 +1051,15 @@ class TestEvery:
         assert max(map(len, said.splitlines())) <= 100
         for function in exercise.given:
             assert source_of(function) in said
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_has_four_to_six_exercises_and_every_kind_of_them(chapter):
+    kinds = [each.kind for each in ex.exercises(chapter)]
+    assert 4 <= len(kinds) <= 6
+    assert set(kinds) == set(KINDS), (
+        "predict, implement, break it and measure: one of each at least"
+    )
 
 
 def test_every_exercise_has_mistakes():

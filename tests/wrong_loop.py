@@ -2,6 +2,9 @@
 
 import json
 import math
+import statistics
+
+import numpy as np
 
 from qrlib.teach.exercises import loop as chapter
 
@@ -59,24 +62,15 @@ def recorder(*, passed=True, strict=True, last=False, first=True):
     return records
 
 
-def circles(*, records=chapter.records, enough=True, family=True, last=None, own=False):
-    """stuck with one thing changed."""
+def gained(share=0.9, *, best=min, how=lambda record, best: record / best, tries=None):
+    """luck with one thing changed."""
 
-    def stuck(tries, last_=6):
-        many = last or last_
-        recent = range(max(0, len(tries) - many), len(tries))
-        if enough and len(tries) < many:
-            return None
-        known = records([tries[k] for k in recent]) if own else records(tries)
-        if {k + recent.start * own for k in known} & set(recent):
-            return None
-        families = [tries[k]["family"] for k in recent]
-        return families[-1] if not family or len(set(families)) == 1 else None
+    def luck(stopwatch, tries_):
+        many = tries or tries_
+        gains = [how(stopwatch(), best(stopwatch() for _ in range(many))) for _ in range(1000)]
+        return float(np.quantile(gains, share))
 
-    def named(tries, last=6):
-        return stuck(tries, last)
-
-    return named
+    return lambda stopwatch, tries: luck(stopwatch, tries)
 
 
 def text(body, before=""):
@@ -125,12 +119,22 @@ WRONG = {
         "two": ((9, 8), "It must give 3 things"),
     },
     "loop.5": {
-        "a record goes by": (circles(records=lambda tries: []), "it goes on"),
-        "any family": (circles(family=False), "Two families are alive"),
-        "too few": (circles(enough=False), "Too few to say"),
-        "records of the six": (circles(own=True), "It says None; expected 'a'"),
-        "always six": (circles(last=6), "last is how many to look at"),
-        "never": (lambda tries, last: None, "It says None; expected 'a'"),
+        "one try": (gained(tries=1), "Of many the luckiest is taken"),
+        "half of them": (gained(0.5), "nine in ten are asked for"),
+        "one in ten": (gained(0.1), "nine in ten do not exceed"),
+        "the mean of the tries": (gained(best=statistics.mean), "a record is the shortest"),
+        "the longest": (gained(best=max), "is expected, or nearly"),
+        "upside down": (
+            gained(0.1, how=lambda record, best: best / record),
+            "A gain is the record over the try",
+        ),
+        "a difference": (
+            gained(how=lambda record, best: record - best),
+            "must be finite and above",
+        ),
+        "in percent": (gained(how=lambda record, best: 100 * record / best), "r is 1; got 100"),
+        "nothing": (lambda stopwatch, tries: 1.0, "is expected, or nearly"),
+        "infinity": (lambda stopwatch, tries: math.inf, "It is a ratio of two times"),
     },
     "loop.6": {
         "honest": (text("return torch.geqrf(data)"), "It passes"),

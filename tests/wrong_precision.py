@@ -47,6 +47,42 @@ def sign_apart(x):
     return np.where(x < 0, -y, y)
 
 
+RNG = np.random.default_rng(5)
+
+
+def in_float64(a, b):
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+def normal(shape):
+    return RNG.standard_normal(shape)
+
+
+def counted(
+    how=lambda e: -np.log2(e),
+    *,
+    size=np.linalg.norm,
+    exact=in_float64,
+    draw=normal,
+    dtype=np.float32,
+):
+    """bits_right with one thing changed."""
+
+    def bits_right(multiply):
+        a, b = (draw((100, 100)).astype(dtype) for _ in range(2))
+        right = exact(a, b).astype(np.float64)
+        return float(how(size(multiply(a, b) - right) / size(right)))
+
+    return bits_right
+
+
+def by_entries(multiply):
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal((100, 100)).astype(np.float32) for _ in range(2))
+    right = in_float64(a, b)
+    return float(-np.log2(np.abs((multiply(a, b) - right) / right).mean()))
+
+
 def three(x, *, how=None):
     how = how or chapter.to_bf16
     first = how(x)
@@ -127,13 +163,18 @@ WRONG = {
         "bits, not numbers": (lambda x: x.view(np.uint32), "must be float32"),
     },
     "12.3": {
-        "the panel only": (["panel"], "'V' spoils Q"),
-        "all of V": (["V", "V and tau", "panel"], "'V and tau' leaves Q alone"),
-        "the update": (["update", "V", "panel"], "'update' leaves Q alone"),
-        "what is stored": (["C", "V", "panel"], "'C' leaves Q alone"),
-        "none": ([], "'V' spoils Q"),
-        "another name": (["tau"], "There is no step 'tau'"),
-        "one name": ("panel", "a list of names"),
+        "digits": (counted(lambda e: -np.log10(e)), "decimal digits: log2 gives bits"),
+        "the natural logarithm": (counted(lambda e: -np.log(e)), "natural logarithm"),
+        "less than nothing": (counted(np.log2), "are 9 right bits, not -9"),
+        "squares": (counted(lambda e: -2 * np.log2(e)), "the norm is the root of their sum"),
+        "the error": (counted(lambda e: e), "how many bits are right?"),
+        "the largest entry": (counted(size=lambda x: np.abs(x).max()), "all entries together"),
+        "entry by entry": (by_entries, "all entries together"),
+        "beside float32": (counted(exact=lambda a, b: a @ b), "What do you compare with?"),
+        "ones": (counted(draw=np.ones), "What do you compare with?"),
+        "float64": (counted(dtype=np.float64), "multiply takes float32 matrices [100, 100]"),
+        "eight for ever": (lambda multiply: 8.0, "9 bits are right"),
+        "nine for ever": (lambda multiply: 9.0, "bits are right"),
     },
     "12.4": {
         "one product": (products(SIX[:1]), "2/3 times 1"),

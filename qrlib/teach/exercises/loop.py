@@ -5,11 +5,14 @@ import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from qrlib.loop.verdicts import VERDICTS, group
 from qrlib.matrices import Case
 from qrlib.teach.exercises.compare import close, kind, number, several
 from qrlib.teach.exercises.core import Exercise
 from qrlib.teach.exercises.guard import Wrong
+from qrlib.teach.exercises.measure import adding, noisy
 from qrlib.teach.search import Family
 
 # loop.1
@@ -258,74 +261,67 @@ def _share(answer):
 # loop.5
 
 
-def stuck(tries, last=6):
-    """The family of the last `last` tries, if they are all of one and none was a record; else None.
+def luck(stopwatch, tries):
+    """r: in nine searches of ten in which nothing got better, the gain is at most r.
 
-    tries: a list of {"family": str, "verdict": str, "us": number or None}, in order.
+    A search takes one time of the record, and one of each of so many tries that are as fast as it;
+    its gain is the time of the record over the shortest of the others. stopwatch(): one time. Take
+    1000 searches or more.
     """
-    recent = range(len(tries) - last, len(tries))
-    if len(tries) < last or set(records(tries)) & set(recent):
-        return None
-    families = {tries[k]["family"] for k in recent}
-    return families.pop() if len(families) == 1 else None
+    gains = [stopwatch() / min(stopwatch() for _ in range(tries)) for _ in range(1000)]
+    return float(np.quantile(gains, 0.9))
 
 
-def _named(families, times):
-    return [
-        {"family": family, "verdict": "passed" if us else "wrong", "us": us}
-        for family, us in zip(families, times)
-    ]
+def _luck(answer, stopwatch, tries, about):
+    r = number("r", answer(stopwatch, tries, about=about))
+    if not 0 < r < math.inf:
+        raise Wrong(f"r must be finite and above 0; got {r:.4g}.", "It is a ratio of two times.")
+    return r
 
 
-_SEARCHES = (
-    (
-        "six tries of one family, all slower",
-        _named("baaaaaa", (5, 6, 7, 6, 8, 6, 7)),
-        "Six of one, and no record among them: its name.",
-    ),
-    (
-        "one of the six was a record",
-        _named("baaaaaa", (5, 6, 7, 4, 8, 6, 7)),
-        "A record among them: it goes on.",
-    ),
-    (
-        "one of the six was another family",
-        _named("baaabaa", (5, 6, 7, 6, 8, 6, 7)),
-        "Two families are alive among the last six.",
-    ),
-    (
-        "only four tries, all wrong",
-        _named("aaaa", (None,) * 4),
-        "Too few to say.",
-    ),
-    (
-        "faster than its neighbours, and slower than the first of all",
-        _named("baaaaaa", (5, 9, 8, 7.5, 7, 6.5, 6)),
-        "A record is faster than everything before, not than the six.",
-    ),
-    (
-        "six that are wrong",
-        _named("baaaaaa", (5, None, None, None, None, None, None)),
-        "Wrong ones are tries, too, and no records.",
-    ),
-)
+def _no_luck(answer):
+    r = _luck(answer, lambda: 50.0, 10, "always 50 us; 10 tries")
+    if not close(r, 1, 1e-9):
+        raise Wrong(
+            f"Where the clock always shows 50 us nothing gains by luck: r is 1; got {r:.4g}.",
+            "The time of the record over the shortest of the tries.",
+        )
 
 
-def _is_stuck(what, tries, hint):
+# of the times that the checker gives: one in 4 % up or down
+SIGMA = 0.04
+
+
+def _expected(tries, share=0.9):
+    """The logarithm of r for times whose logarithm wobbles by SIGMA."""
+    wobble = SIGMA * np.random.default_rng(1).standard_normal((20_000, tries + 1))
+    return float(np.quantile(wobble[:, 0] - wobble[:, 1:].min(1), share))
+
+
+def _lucky(tries):
     def step(answer):
-        said, right = answer([dict(each) for each in tries], 6, about=what), stuck(tries)
-        if not (said is None or isinstance(said, str)):
-            raise Wrong(f"It must return a name, a str, or None; got {kind(said)}.")
-        if said != right:
-            raise Wrong(f"It says {said!r}; expected {right!r}.", hint)
+        about = f"50 us, give or take {SIGMA:.0%}; tries = {tries}"
+        r, right = _luck(answer, noisy(SIGMA), tries, about), _expected(tries)
+        found = math.log(r)
+        if 0.8 < found / right < 1.2:
+            return
+        slips = (
+            (-right, "A gain is the record over the try, and nine in ten do not exceed r."),
+            (_expected(1), "That is for a single try. Of many the luckiest is taken."),
+            (_expected(tries, 0.5), "Half of the searches gain less; nine in ten are asked for."),
+            (1.28 * SIGMA * math.sqrt(1 + 1 / tries), "That is against the mean of the tries; a "
+             "record is the shortest."),
+        )  # fmt: skip
+        near = [said for slip, said in slips if abs(found - slip) < 0.1 * right]
+        hint = near[0] if near else "np.quantile(gains, 0.9), of 1000 searches."
+        raise Wrong(f"r is {r:.4g}; {math.exp(right):.4g} is expected, or nearly.", hint)
 
     return step
 
 
-def _fewer(answer):
-    tries = _named("baa", (5, 6, 7))
-    if answer([dict(each) for each in tries], 2, about="last=2") != "a":
-        raise Wrong("With last=2 it is 'a' that is stuck.", "last is how many to look at.")
+def _luck_here(answer):
+    # whatever this machine does: it is a number
+    _luck(answer, adding(), 3, "a sum of 20,000 numbers on this machine; 3 tries")
 
 
 # loop.6
@@ -483,27 +479,34 @@ EXERCISES = (
     ),
     Exercise(
         id="loop.5",
-        kind="implement",
-        title="going round in circles (stuck)",
+        kind="measure",
+        title="what luck is worth (luck)",
         task="""
-            Write stuck(tries, last=6): the name of the family of the last `last` tries, if they are
-            all of one family and none of them was a record when it was made; None otherwise, and
-            when there are fewer tries. tries is a list of {"family": ..., "verdict": ...,
-            "us": ...}. At hand:
+            A loop takes the fastest of many tries, and so also the luckiest. How large must a gain
+            be to be believed? Write luck(stopwatch, tries): stopwatch() gives one time of one and
+            the same thing. In a search, take one time for the record, and one for each of so many
+            tries, none of which is any faster. The gain is the time of the record over the shortest
+            of the tries. Make 1000 such searches or more: which gain do nine in ten not exceed? The
+            checker gives you a stopwatch that stands, one that wobbles, and a real one. For
+            playing:
 
-                from qrlib.teach.exercises.loop import records
+                from qrlib.teach.exercises.measure import adding, noisy
+
+            Before you print it for 1, 10 and 100 tries: how much does it grow, each time?
         """,
-        solution=stuck,
+        solution=luck,
         steps=(
-            *((what, _is_stuck(what, *rest)) for what, *rest in _SEARCHES),
-            ("another number of tries", _fewer),
+            ("a clock that stands", _no_luck),
+            ("one try", _lucky(1)),
+            ("thirty tries", _lucky(30)),
+            ("a real clock", _luck_here),
         ),
         hints=(
-            "Three questions: are there enough, are they of one family, was one a record?",
-            "records(tries) needs all tries: what a record is depends on what came before.",
-            "set(records(tries)) & set(range(len(tries) - last, len(tries)))",
+            "One search is one number: stopwatch() over the smallest of so many more.",
+            "min(stopwatch() for _ in range(tries))",
+            "A list of 1000 gains, and np.quantile(gains, 0.9).",
         ),
-        given=(records,),
+        given=(noisy, adding),
     ),
     Exercise(
         id="loop.6",

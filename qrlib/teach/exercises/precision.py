@@ -4,7 +4,6 @@ import numpy as np
 import torch
 
 from qrlib.certificate import TASK, certify
-from qrlib.matrices import make
 from qrlib.precision import FORMATS, numbers, product, round_to
 from qrlib.teach import rounded
 from qrlib.teach.exercises.compare import array, close, finite, kind, number
@@ -123,46 +122,82 @@ def _all_kinds(answer):
 
 # 12.3
 
-FOR_STEPS = {
-    "W": "An error of W changes C, and the next panel makes perfect mirrors for what it finds.",
-    "VZ": "An error of V Z changes C, and the next panel makes perfect mirrors for what it finds.",
-    "update": "Errors of the update change C; mirrors are made of what is found, and are mirrors.",
-    "C": "C may be anything: the next panel makes perfect mirrors for what it finds.",
-    "V": "With v changed and tau not, tau v v^T is twice a projection no longer.",
-    "V and tau": "Any v makes a mirror, if tau is 2 / v^T v of that very v.",
-    "panel": "tau was rounded by itself, and so was v: they do not fit each other.",
-}
+
+def bits_right(multiply):
+    """How many bits of a product are right: -log2 of |found - exact| / |exact|, Frobenius norms.
+
+    multiply(a, b): the product of two float32 matrices [100, 100], in float32, somehow rounded.
+    Take normal numbers.
+    """
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((100, 100)).astype(np.float32) for _ in range(2))
+    # float64 is exact enough; float32 makes errors of its own
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    error = multiply(a, b) - exact
+    return float(-np.log2(np.linalg.norm(error) / np.linalg.norm(exact)))
 
 
-def harmful():
-    """Which of rounded.STEPS, in bf16, spoil the orthogonality of Q: a list of names."""
-    return ["V", "panel"]
+def _multiplying(how):
+    """how(a, b, exact) as a product of float32 matrices [100, 100], and of no others."""
+
+    def multiply(a, b):
+        for x in (a, b):
+            if not isinstance(x, np.ndarray) or x.dtype != np.float32 or x.shape != (100, 100):
+                raise TypeError(f"multiply takes float32 matrices [100, 100]; got {kind(x)}")
+        return how(a, b, a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
+
+    return multiply
 
 
-def orthogonality_in_bf16(step, n=64):
-    """|Q^T Q - I| in m*eps for a dense matrix, with one step of stage 3 in bf16."""
-    A = torch.from_numpy(make("dense", 1, n, seed=1))
-    return float(certify(A, *rounded.geqrf(A, "bf16", step)).orthogonality.max())
+def _planted(a, b, exact):
+    sign = np.random.default_rng(3).choice((-1, 1), exact.shape)
+    # some entries are wrong by more than others, all together by 2^-9 of the whole
+    error = sign * np.linspace(0.5, 1.5, exact.size).reshape(exact.shape)
+    return exact + 2.0**-9 * np.linalg.norm(exact) * error / np.linalg.norm(error)
 
 
-def _spoil_q(answer):
-    if isinstance(answer, str) or not isinstance(answer, (list, tuple, set)):
+def _bits(answer, how, about):
+    return number("The number of bits", answer(_multiplying(how), about=about))
+
+
+def _nine_bits(answer):
+    found = _bits(answer, _planted, "a product that is wrong by 2^-9 of its norm")
+    if abs(found - 9) <= 0.05:
+        return
+    slips = (
+        (9 * np.log10(2), "Those are decimal digits: log2 gives bits."),
+        (9 * np.log(2), "That is the natural logarithm: log2 gives bits."),
+        (-9, "An error of 2^-9 are 9 right bits, not -9."),
+        (18, "Those are squares: the norm is the root of their sum."),
+        (2.0**-9, "That is the error; how many bits are right?"),
+    )
+    hint = next((said for slip, said in slips if close(found, slip, 0.01)), "")
+    hint = hint or "The norm of the error over the norm of the product, all entries together."
+    raise Wrong(f"It says {found:.4g}; 9 bits are right.", hint)
+
+
+def _rounded_once(answer):
+    # more than float32 can find out about itself
+    found = _bits(answer, lambda a, b, exact: exact, "the exact product, rounded to float32")
+    right = bits_right(_multiplying(lambda a, b, exact: exact))
+    if abs(found - right) > 0.3:
         raise Wrong(
-            f"It must be a list of names; got {kind(answer)}.",
-            f"The steps are {', '.join(rounded.STEPS)}.",
+            f"It says {found:.4g}; {right:.4g} bits are right.",
+            "What do you compare with? a @ b in float32 is wrong itself, by more than that.",
         )
-    for name in answer:
-        if not isinstance(name, str) or name not in rounded.STEPS:
-            raise Wrong(f"There is no step {name!r}; the steps are {', '.join(rounded.STEPS)}.")
-    for name in rounded.STEPS:
-        lost = orthogonality_in_bf16(name)
-        if (lost > TASK.orthogonality) != (name in answer):
-            verdict = "spoils Q" if lost > TASK.orthogonality else "leaves Q alone"
-            raise Wrong(
-                f"{name!r} {verdict}: the orthogonality residual is {lost:.3g}, the gate "
-                f"{TASK.orthogonality:g}.",
-                FOR_STEPS[name],
-            )
+
+
+def _in_terms(format, terms):
+    def how(a, b, exact):
+        return product(a, b, format, terms)
+
+    def step(answer):
+        found = _bits(answer, how, f"product(a, b, {format!r}, {terms})")
+        right = bits_right(_multiplying(how))
+        if abs(found - right) > 0.5:
+            raise Wrong(f"It says {found:.4g}; {right:.4g} bits are right.")
+
+    return step
 
 
 # 12.4
@@ -432,22 +467,34 @@ EXERCISES = (
     ),
     Exercise(
         id="12.3",
-        kind="predict",
-        title="which steps spoil Q?",
+        kind="measure",
+        title="what is one more term worth? (bits_right)",
         task="""
-            Stage 3 with one step in bf16 and all others in float32 (qrlib.teach.rounded). The
-            steps: "W", "VZ" and "update" (products of the update), "C" (what lies right of the
-            panel, between updates), "V" (the vectors of the panel, tau as it was), "V and tau"
-            (the same, tau = 2 / v^T v of the rounded v), "panel" (v, tau and what is left, after
-            every mirror). In which of them does Q fail the orthogonality gate of 100 m*eps? The
-            answer is a list of names. Think first; the checker measures.
+            Write bits_right(multiply): how many bits of a product are right. multiply(a, b) takes
+            two float32 matrices [100, 100] and gives their product, rounded in some way. Give it
+            normal numbers, and compare with the exact product: -log2(|found - exact| / |exact|),
+            with the Frobenius norm, np.linalg.norm. The checker gives you products whose errors it
+            knows, and then short ones. Before you print it for one, two and three terms,
+
+                from qrlib.precision import product
+                bits_right(lambda a, b: product(a, b, "bf16", terms))
+
+            predict: what is the second term worth, and what the third? And what in "fp16"?
         """,
-        solution=harmful,
-        steps=(("measured, a dense matrix of 64 rows", _spoil_q),),
+        solution=bits_right,
+        steps=(
+            ("nine right bits", _nine_bits),
+            ("the exact product, rounded to float32", _rounded_once),
+            *(
+                (f"{format}, {words}", _in_terms(format, terms))
+                for format in ("bf16", "fp16")
+                for terms, words in ((1, "one term"), (2, "two terms"), (3, "three terms"))
+            ),
+        ),
         hints=(
-            "Q is made of V and tau alone. Which steps change V or tau after they were made?",
-            "I - tau v v^T is orthogonal exactly if tau = 2 / v^T v, or tau = 0.",
-            "Two of the seven.",
+            "An error of 2^-9 of the whole: nine bits are right. -log2 gets 9 out of 2^-9.",
+            "The exact product is that of a.astype(np.float64) and b.astype(np.float64).",
+            "-np.log2(np.linalg.norm(multiply(a, b) - exact) / np.linalg.norm(exact))",
         ),
     ),
     Exercise(

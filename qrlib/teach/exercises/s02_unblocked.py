@@ -1,5 +1,9 @@
 """Exercises of chapter 2, A mirror a column. Batches [B, m, n] of torch tensors."""
 
+import math
+from functools import cache
+from time import perf_counter
+
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -453,6 +457,93 @@ def _tiny_columns(answer):
     )
 
 
+def power(seconds, n):
+    """The power of n by which a time grows from n to 2 n: 1 if it doubles, 3 if it is 8-fold.
+
+    seconds(n): one time for n. Something else may have run meanwhile, and have made it longer.
+    """
+    # nothing makes a time shorter than it is
+    once, twice = (min(seconds(size) for _ in range(9)) for size in (n, 2 * n))
+    return math.log2(twice / once)
+
+
+def stage2_seconds(n, B=4):
+    """One time of stage 2 on this machine, in seconds, for B matrices n x n."""
+    A = normal(B, n, n)
+    begin = perf_counter()
+    geqrf(A)
+    return perf_counter() - begin
+
+
+@cache
+def counts(n):
+    """(operations of torch, entries that they write) of stage 2 for two n x n matrices."""
+    with Meter() as meter:
+        geqrf(normal(2, n, n))
+    return len(meter.wrote), sum(meter.wrote)
+
+
+def _power(answer, seconds, n, about):
+    p = number("The power", answer(seconds, n, about=about))
+    if not math.isfinite(p):
+        raise Wrong(f"The power must be finite; got {p}.", "log2 of what, over what?")
+    return p
+
+
+def _is_power(p, right, why=""):
+    if abs(p - right) <= 0.1:
+        return
+    slips = (
+        (2**right, "That is how many times as long it takes; of which power of 2 is that?"),
+        (math.log(2**right), "That is the natural logarithm; n was doubled, so take log2."),
+        (math.log10(2**right), "That is log10; n was doubled, so take log2."),
+        (-right, "The time for 2 n over that for n, and not the other way round."),
+    )
+    hint = next((said for slip, said in slips if abs(p - slip) <= 0.02), why)
+    raise Wrong(f"The power is {p:.4g}; expected {right:.4g}.", hint)
+
+
+def _known_clock(of_n, n, about):
+    def step(answer):
+        right = math.log2(of_n(2 * n) / of_n(n))
+        hint = "Two times, for n and for 2 n; what is added to both must not be taken for a growth."
+        _is_power(_power(answer, of_n, n, about), right, hint)
+
+    return step
+
+
+def _disturbed(answer):
+    count = -1
+
+    def seconds(n):
+        nonlocal count
+        count += 1
+        # two in five wait for something else, and the first of all does
+        return 1e-6 * n**3 + (0.02 if count % 5 in (0, 3) else 0)
+
+    p = _power(answer, seconds, 16, "a time that goes with n^3, and two in five that had to wait")
+    _is_power(
+        p, 3, "Some of the times had to wait. Take several for each n; which of them is true?"
+    )
+
+
+def _counted(answer):
+    for k, what in enumerate(("operations", "entries written")):
+
+        def clock(n, k=k):
+            return counts(n)[k]
+
+        # first, for the first count of all waits for an import of seconds
+        right = power(clock, 8)
+        p = _power(answer, clock, 8, f"{what} in the place of a time, counts(n)[{k}]")
+        _is_power(p, right, "Call it with n and with 2 n.")
+
+
+def _by_this_clock(answer):
+    # whatever this machine does: it is a number
+    _power(answer, stage2_seconds, 8, "stage 2 on this machine")
+
+
 EXERCISES = (
     Exercise(
         id="2.1",
@@ -585,5 +676,41 @@ EXERCISES = (
             "dependent() add nothing to those before them.",
         ),
         given=(geqr2_unguarded, dependent),
+    ),
+    Exercise(
+        id="2.6",
+        kind="measure",
+        title="by which power of n? (power)",
+        task="""
+            Operations grow with n^3, and so do bytes. Does the time? Write power(seconds, n): by
+            which power of n a time grows from n to 2 n. seconds(n) gives one time for n x n
+            matrices, and may have been disturbed: something else ran, and it took longer. The
+            checker gives you clocks that it knows, then counts in the place of times, then a real
+            clock, of which it believes any number. Then let n be 4, 8, 16, ... yourself:
+
+                from qrlib.teach.exercises.s02_unblocked import counts, stage2_seconds
+
+            Near which power does the time of your computer begin, and why? Where does it go?
+        """,
+        solution=power,
+        steps=(
+            ("a clock that goes with n", _known_clock(lambda n: 2e-5 * n, 32, "2e-5 n")),
+            ("a clock that goes with n^3", _known_clock(lambda n: 1e-8 * n**3, 32, "1e-8 n^3")),
+            (
+                "a clock with both in it",
+                _known_clock(lambda n: 2e-5 * n + 1e-8 * n**3, 32, "2e-5 n + 1e-8 n^3"),
+            ),
+            ("a machine that does other things, too", _disturbed),
+            ("counts in the place of times", _counted),
+            ("this machine", _by_this_clock),
+        ),
+        hints=(
+            "If a time goes with n^p, then 2 n takes 2^p times as long.",
+            "log2(time of 2 n / time of n). One time is not enough: nothing makes one too short, "
+            "and much makes one too long.",
+            "The shortest of nine for n, the shortest of nine for 2 n, and math.log2 of their "
+            "ratio.",
+        ),
+        given=(stage2_seconds, counts),
     ),
 )

@@ -37,8 +37,8 @@ TEMPLATE = (
 )
 # words of every day, which mean what they say: a program is one, a mirror was explained
 EVERYDAY = {"block", "program", "reflector", "T"}
-# no address is known of it
-NOWHERE = {"Story2026"}
+# no address is known of them
+NOWHERE = {"Story2026", "Puglisi1992"}
 
 
 def page(name):

@@ -171,6 +171,26 @@ def test_names_roles_and_costs_are_known(path):
             beam.open_family(path, **more)
 
 
+def test_a_family_that_is_open_keeps_what_is_not_said(path):
+    for more in ({}, {"role": "exploit"}, {"cost": "panel", "hypothesis": "why"}):
+        with pytest.raises(ValueError, match="a is open already: role exploit, cost panel, hypo"):
+            beam.open_family(path, "a", **more)
+    beam.open_family(path, "a", role="structural")
+    beam.kill(path, "a", "in the way", "seen")
+    beam.open_family(path, "a")
+    beam.open_family(path, "c")
+    add(path, 100.0, family="d")
+    beam.open_family(path, "d")
+    log = ledger.read(path)
+    told = {each.name: (each.role, each.cost, each.hypothesis) for each in families(log)}
+    assert told == {
+        "a": ("structural", "panel", "why"),
+        "b": ("exploit", "panel", "why"),
+        "c": ("exploit", "other", ""),
+        "d": ("exploit", "other", ""),
+    }
+
+
 def test_a_damaged_line_is_told_on_the_board(path):
     with path.open("a") as file:
         file.write('{"id": 3')

@@ -1,5 +1,6 @@
 """Whatever a candidate does has its name in the end, and the next one is not harmed by it."""
 
+import math
 import os
 import re
 import subprocess
@@ -196,14 +197,33 @@ def test_a_stage_is_a_candidate():
         ({"mode": "race"}, "mode must be one of test, bench, leaderboard; got 'race'"),
         ({"cases": [22]}, "a case must be 0 to 21 in this mode; got 22"),
         ({"mode": "leaderboard", "cases": [1]}, "a leaderboard has all cases"),
-        ({"seed": -1}, "a seed must be 0 or more, and less than 2.63; got -1"),
-        ({"seed": 1 << 63}, "a seed must be 0 or more"),
-        ({"cases": []}, "there must be a case and a run; got 0"),
+        ({"seed": -1}, "a seed must be a whole number, 0 or more, and at most 4,.*; got -1"),
+        ({"seed": 1 << 63}, "a seed must be .*; got 9223372036854775808"),
+        ({"seed": 1.5}, "a seed must be a whole number, .*; got 1.5"),
+        ({"cases": []}, "there must be a case; got none"),
+        ({"runs": 0}, "the runs of a case must be a whole number, more than 0.*; got 0"),
+        ({"runs": 2.5}, "the runs of a case must be a whole number.*; got 2.5"),
+        ({"sweep": -1}, "the bytes of a sweep must be a whole number, .*; got -1"),
+        *(
+            ({"seconds": x}, f"the seconds of a case must be a number, more than 0.*; got {x}")
+            for x in (math.nan, math.inf, -1.0, 0, "2")
+        ),
     ),
 )
 def test_a_question_that_makes_no_sense_is_an_error(arguments, message):
     with pytest.raises(ValueError, match=message):
         evaluate(**{"candidate": "torch", "device": "cpu"} | arguments)
+
+
+@pytest.mark.parametrize("x", (math.nan, math.inf, -1.0, 0, "2", True, None))
+@pytest.mark.parametrize("key", ("seconds", "memory"))
+def test_a_limit_that_is_none_is_an_error(key, x):
+    with pytest.raises(ValueError, match=f"{key}.* must be a number, more than 0.*; got {x!r}"):
+        Limits(**{key: x})
+
+
+def test_the_largest_seed_is_one():
+    assert evaluate("torch", cases=[CASE], seed=runner.MOST_SEED, **QUICK).passed
 
 
 def test_who_is_timed_is_alone():

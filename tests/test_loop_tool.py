@@ -205,8 +205,41 @@ def test_a_bundle_is_written_and_judged(here, capsys):
         (["test", "torch", "--ledger", "none/x.jsonl"], "must be a file to write to; got none/x"),
         (["test", "torch", "--ledger", "."], "must be a file to write to; got .: Is a directory"),
         (["test", "torch", "--parent", "#9"], "a try of that number or name; got '#9'"),
-        (["test", "torch", "--limit", "0"], "must have some seconds and some memory; got 0 s"),
-        (["test", "torch", "--memory", "-5"], "some memory; got 180 s and -5 MiB"),
+        *(
+            ([mode, "torch", option, x], f"{option} must be {end}; got {x}\n")
+            for mode in ("test", "bench", "leaderboard", "profile")
+            for option, x, end in (
+                ("--limit", "0", "a number, more than 0, and finite"),
+                ("--limit", "nan", "a number, more than 0, and finite"),
+                ("--limit", "inf", "a number, more than 0, and finite"),
+                ("--memory", "-5", "a whole number, more than 0, and at most 1,099,511,627,776"),
+                (
+                    "--memory",
+                    "9" * 20,
+                    "a whole number, more than 0, and at most 1,099,511,627,776",
+                ),
+            )
+        ),
+        *(
+            ([mode, "torch", option, x], f"of a case must be {kind} number, more than 0")
+            for mode in ("bench", "leaderboard")
+            for option, kind, numbers in (
+                ("--seconds", "a", ("nan", "inf", "0", "-1")),
+                ("--runs", "a whole", ("0", "-1")),
+            )
+            for x in numbers
+        ),
+        *(([mode, "torch", "--seed", "-1"], "a seed must be") for mode in ("test", "profile")),
+        (["profile", "torch", "--case", "12"], "a case must be 0 to 11 in this mode; got 12"),
+        (
+            ["lineage", "--ledger", "cases", "--basis", "x"],
+            "got 'x'; there are: 12 cases on NVIDIA",
+        ),
+        (["report", "--ledger", "cases", "--basis", "x"], "got 'x'; there are: 12 cases on NVIDIA"),
+        (["report", "--basis", "x"], "got 'x'; there are: none, for no try has a score"),
+        (["beam", "--role", "exploit"], "beam alone must do without --role, which it would not"),
+        (["beam", "keep", "a", "--cost", "panel"], "beam keep must do without --cost"),
+        (["beam", "open", "a", "--because", "b"], "beam open must do without --because"),
         (["lineage"], "needs a try with a score"),
         (["lineage", "--ledger", "cases", "-o", "x.gif"], "must be an .svg or .png file"),
         (["beam", "open"], "must have a name without"),
@@ -233,7 +266,29 @@ def test_an_entry_that_the_loop_did_not_write_is_told(here, capsys):
     ledger.append("ledger.jsonl", "try", candidate="mine")
     for command in (["log"], ["show", "2"], ["beam"], ["report"]):
         assert main(command) == 2
-        assert "#2 lacks mode, verdict, message, rows" in capsys.readouterr().err
+        assert "of #2 it lacks mode, verdict, message, basis, rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    (
+        ({"date": 5}, "date must be text; it is 5:"),
+        ({"rows": {}}, "rows must be a list; it is {}"),
+        ({"rows": [3]}, "rows[0] must be an object; it is 3"),
+        ({"geomean_us": "fast"}, "geomean_us must be a number or null; it is 'fast'"),
+        ({"geomean_us": float("inf")}, "geomean_us must be a finite number; it is inf"),
+        ({"family": 7}, "family must be text or null; it is 7"),
+        ({"provenance": {"gpu": None}}, "provenance lacks cpu, torch, commit"),
+        ({"kind": "family", "family": "a", "event": "kill", "reason": "x"}, "reason must be one"),
+        ({"kind": "family", "family": "a", "event": []}, "event must be one of open, keep, kill"),
+    ),
+)
+def test_an_entry_that_is_none_is_told_by_whoever_reads_it(here, capsys, change, message):
+    with open("ledger.jsonl", "w") as file:
+        file.write(json.dumps(tried(1, 400.0) | change) + "\n")
+    for command in (["log"], ["show", "1"], ["diff", "1", "1"], ["beam"], ["report"]):
+        assert main(command) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_two_scores_are_compared_case_by_case():

@@ -7,6 +7,7 @@
     log = read("ledger.jsonl")                        # or history.load(), our own way
 
     ledger     the log: a line for each try and each decision
+    forms      what must be in an entry
     verdicts   what can become of a candidate, by name
     runner     the judge: what a candidate returns is judged outside of its process
     process    the process of a candidate, seen from outside

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 from qrlib.bench.results import command_line
-from qrlib.loop import beam, history, ledger, shown, workspace
+from qrlib.loop import beam, forms, history, ledger, shown, workspace
 from qrlib.loop.report import report
 
-# what is read of an entry, whoever wrote it
-NEEDED = {
-    "try": ("date", "candidate", "mode", "verdict", "message", "rows", "basis", "provenance"),
-    "family": ("date", "family", "event"),
+# what is to be said with what is decided of a family
+DECISIONS = {
+    "open": ("role", "cost", "hypothesis"),
+    "keep": ("because",),
+    "kill": ("reason", "because"),
 }
 
 
@@ -67,11 +68,11 @@ def parser():
     board = command("beam", "the board of ideas; open, keep or kill a family", _beam)
     board.add_argument("what", nargs="?", choices=("open", "keep", "kill"))
     board.add_argument("name", nargs="?")
-    board.add_argument("--role", choices=beam.ROLES, default="exploit")
-    board.add_argument("--cost", choices=beam.COSTS, default="other", help="what it is about")
-    board.add_argument("--hypothesis", default="")
-    board.add_argument("--reason", choices=beam.REASONS)
-    board.add_argument("--because", default="", help="what was seen")
+    board.add_argument("--role", choices=beam.ROLES, help="exploit if left out")
+    board.add_argument("--cost", choices=beam.COSTS, help="what it is about; other if left out")
+    board.add_argument("--hypothesis", help="why it should be faster")
+    board.add_argument("--reason", choices=beam.REASONS, help="that it is killed for")
+    board.add_argument("--because", help="what was seen")
     _ledger(board)
 
     lineage = command("lineage", "draw the time of every try and the record", _lineage)
@@ -151,10 +152,12 @@ def _read(options):
     for sentence in log.damaged:
         print(f"{path}: {sentence}", file=sys.stderr)
     for each in log.entries:
-        if lacks := [key for key in NEEDED[each["kind"]] if key not in each]:
+        if found := list(forms.faults(each, beam.ROLES, beam.COSTS, tuple(beam.REASONS))):
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
             raise ValueError(
-                f"{path}: an entry must be one that the loop has written; #{each['id']} lacks "
-                f"{', '.join(lacks)}: take it out, or record what it is about with a command"
+                f"{path}: an entry must be one that the loop has written; of #{each['id']} "
+                f"{', '.join(found[:3])}{more}: take it out, or record what it is about with a "
+                "command"
             )
     return log
 
@@ -172,12 +175,14 @@ def _new(options):
 
 
 def _limits(options):
-    from qrlib.loop.runner import Limits
+    from qrlib.loop.process import MOST_MEMORY, Limits, number
 
     given = {}
     if options.limit is not None:
+        number("--limit", options.limit)
         given["seconds"] = options.limit
     if options.memory is not None:
+        number("--memory", options.memory, whole=True, most=MOST_MEMORY >> 20)
         given["memory"] = options.memory << 20
     return Limits(**given)
 
@@ -231,10 +236,19 @@ def _diff(options):
 
 
 def _beam(options):
+    every = dict.fromkeys(key for keys in DECISIONS.values() for key in keys)
+    given = [key for key in every if getattr(options, key) is not None]
+    own = DECISIONS.get(options.what, ())
+    if unfit := [f"--{key}" for key in given if key not in own]:
+        known = "; ".join(f"{what}: --{', --'.join(keys)}" for what, keys in DECISIONS.items())
+        raise ValueError(
+            f"beam {options.what or 'alone'} must do without {', '.join(unfit)}, which it would "
+            f"not look at; what is for which: {known}"
+        )
     if options.what:
         path, name = _writable(options), options.name or ""
         if options.what == "open":
-            about = {key: getattr(options, key) for key in ("role", "cost", "hypothesis")}
+            about = {key: getattr(options, key) for key in own}
             beam.open_family(path, name, **about)
         elif options.what == "keep":
             beam.keep(path, name, options.because)

@@ -31,13 +31,15 @@ SMALL, NEAR = 0.02, 0.05
 
 @dataclass
 class Family:
-    """An idea and its tries. killed: (a key of REASONS, more), or None. gains: of each try that has
-    a time, over its parent, as a share."""
+    """An idea and its tries. opened: whether somebody has said what it is, beside trying it.
+    killed: (a key of REASONS, more), or None. gains: of each try that has a time, over its parent,
+    as a share."""
 
     name: str
     role: str = "exploit"
     cost: str = "other"
     hypothesis: str = ""
+    opened: bool = False
     kept: bool = False
     killed: tuple | None = None
     tries: list = field(default_factory=list)
@@ -81,7 +83,7 @@ def families(log, basis=None):
             elif each["event"] == "keep":
                 family.kept = True
             else:
-                family.killed = None
+                family.opened, family.killed = True, None
                 for key in ("role", "cost", "hypothesis"):
                     setattr(family, key, each[key])
     return list(found.values())
@@ -198,14 +200,30 @@ def board(log):
     yield from (f"warning: {sentence}" for sentence in warnings(log))
 
 
-def open_family(path, name, *, role, cost="other", hypothesis=""):
-    """Add a family, or bring one back, or give it another role."""
-    if not name or "+" in name:
+def open_family(path, name, *, role=None, cost=None, hypothesis=None):
+    """Add a family, or bring one back, or say something else of one that is alive.
+
+    Args:
+        role, cost, hypothesis: what is None stays as it was; of a new one it is exploit, other and
+            nothing.
+
+    Raises:
+        ValueError: no such role or cost; it is alive, and nothing of it would be another.
+    """
+    if not name or not name.strip() or "+" in name:
         raise ValueError(f"a family must have a name without +, which joins two; got {name!r}")
     for what, value, known in (("role", role, ROLES), ("cost", cost, COSTS)):
-        if value not in known:
+        if value not in (None, *known):
             raise ValueError(f"{what} must be one of {', '.join(known)}; got {value!r}")
-    about = {"role": role, "cost": cost, "hypothesis": hypothesis}
+    known = {each.name: each for each in families(read(path))}.get(name, Family(name))
+    was = {key: getattr(known, key) for key in ("role", "cost", "hypothesis")}
+    said = {"role": role, "cost": cost, "hypothesis": hypothesis}
+    about = was | {key: value for key, value in said.items() if value is not None}
+    if known.opened and not known.killed and about == was:
+        raise ValueError(
+            f"{name} is open already: role {known.role}, cost {known.cost}, hypothesis "
+            f"{known.hypothesis!r}; give what is to be another of these, or another name"
+        )
     return append(path, "family", event="open", family=name, **about)
 
 

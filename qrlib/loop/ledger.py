@@ -52,10 +52,19 @@ class Log:
         """The tries that have a score, of one basis; that of the last of them when None.
 
         Times of two machines, or of other cases, are not compared.
+
+        Raises:
+            ValueError: no try has a score of that basis.
         """
         found = [each for each in self.tries if each.get("geomean_us")]
-        if found and basis is None:
-            basis = found[-1]["basis"]
+        known = dict.fromkeys(each["basis"] for each in found)
+        if basis is None:
+            basis = found[-1]["basis"] if found else None
+        elif basis not in known:
+            raise ValueError(
+                f"basis must be that of a score in the ledger; got {basis!r}; there are: "
+                f"{'; '.join(known) or 'none, for no try has a score'}"
+            )
         return [each for each in found if each["basis"] == basis]
 
     def record(self, basis=None):

@@ -1,6 +1,7 @@
 """The process of a candidate, seen from outside: asked, watched, and ended with all it started."""
 
 import json
+import math
 import os
 import secrets
 import select
@@ -24,6 +25,8 @@ PATROL, GRACE = 0.2, 5.0
 START = 120.0
 # what is kept of what a candidate prints: its beginning and its end
 PRINTED = 4000
+# no machine has more bytes, and no limit can be higher
+MOST_MEMORY = 1 << 60
 # bytes that it may print
 MOST = 1 << 24
 # files of a result
@@ -87,11 +90,23 @@ class Limits:
     )
 
     def __post_init__(self):
-        if not (self.seconds > 0 and self.memory > 0):
-            raise ValueError(
-                "a candidate must have some seconds and some memory; got "
-                f"{self.seconds:g} s and {self.memory / 2**20:,.0f} MiB"
-            )
+        number("the seconds for an answer", self.seconds)
+        number("the bytes of memory", self.memory, most=MOST_MEMORY)
+
+
+def number(what, x, *, whole=False, least=None, most=None):
+    """Raises ValueError unless x is a number that something can be measured with.
+
+    Args:
+        whole: no fractions. least, most: what it may be; more than 0 when least is None.
+    """
+    kind = int if whole else int | float
+    told = f"{'a whole' if whole else 'a'} number, "
+    told += "more than 0" if least is None else f"{least} or more"
+    told += ", and finite" if most is None else f", and at most {most:,}"
+    good = isinstance(x, kind) and not isinstance(x, bool) and abs(x) < math.inf
+    if not (good and (x > 0 if least is None else x >= least) and (most is None or x <= most)):
+        raise ValueError(f"{what} must be {told}; got {x!r}")
 
 
 class Process:

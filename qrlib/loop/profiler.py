@@ -13,7 +13,7 @@ from collections import defaultdict
 
 from qrlib.bench.results import short, words
 from qrlib.loop.process import Limits, Process, Stop, environment
-from qrlib.loop.runner import Judge, alone, device_of, named, plan_of
+from qrlib.loop.runner import Judge, alone, device_of, named, plan_of, seed_of
 
 # calls that are watched, and operators that are shown
 CALLS, SHOWN = 5, 12
@@ -45,7 +45,7 @@ def profile(
     device = device_of(device)
     small = device.type == "cpu" and not full
     cases = [case for case, _ in plan_of("bench", case or [3], small, 1)]
-    seed = 0 if seed is None else seed
+    seed = seed_of(0 if seed is None else seed)
     process = Process(device, limits or Limits())
     with alone(told), process.alive():
         try:

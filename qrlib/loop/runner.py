@@ -21,7 +21,7 @@ from qrlib.bench.results import _geomean, provenance, short, words
 from qrlib.certificate import TASK
 from qrlib.loop.ledger import append
 from qrlib.loop.locks import fcntl
-from qrlib.loop.process import START, WROTE, Gone, Limits, Process, Stop
+from qrlib.loop.process import START, WROTE, Gone, Limits, Process, Stop, number
 from qrlib.loop.verdicts import VERDICTS, group
 from qrlib.matrices import BENCHMARK_CASES, TEST_CASES, Case
 from qrlib.stages import STAGES
@@ -30,6 +30,8 @@ MODES = ("test", "bench", "leaderboard")
 # microseconds, or this share of the time, that this process may take longer for a call than the
 # call took: a CPU that has other things to do was seen to need a millisecond
 SLACK_US, SLACK = {"cpu": 3000.0, "cuda": 200.0}, 0.05
+# a variant's is a million times as large, and must be of 63 bits
+MOST_SEED = 1 << 42
 # so often the clocks may disagree before it counts; and so few timed calls are enough
 ROUNDS, LEAST = 3, 3
 
@@ -86,10 +88,20 @@ class Outcome:
             known = VERDICTS[self.verdict]
             lines += [f"  {self.message}", f"  {self.verdict} ({known.group}): {known.means}"]
             lines.append(f"  what to do: {known.todo}")
-        lines += [f"  {row_line(row)}" for row in self.rows]
+        lines += [f"  {line}" for line in row_lines(self.rows)]
         if self.geomean_us:
             lines.append(f"  geometric mean {short(self.geomean_us)} us, {self.basis}")
         return "\n".join(lines)
+
+
+def row_lines(rows, messages=False):
+    """Lines of a table with a head: the cases as qrlib.bench names them, batch x n and family."""
+    if rows:
+        yield f"{'':12} {'batch x n':32} {'median':>14}  residuals"
+    for row in rows:
+        yield row_line(row)
+        if messages and row["message"]:
+            yield f"    {row['message']}"
 
 
 def row_line(row):
@@ -146,9 +158,11 @@ def evaluate(
         raise ValueError(f"mode must be one of {', '.join(MODES)}; got {mode!r}")
     name, path, source = named(candidate)
     device = device_of(device)
-    seed = secrets.randbits(31) if seed is None else seed
-    if not 0 <= seed < 1 << 63:
-        raise ValueError(f"a seed must be 0 or more, and less than 2^63; got {seed}")
+    seed = seed_of(seed)
+    number("the runs of a case", runs, whole=True)
+    number("the seconds of a case", seconds)
+    if sweep is not None:
+        number("the bytes of a sweep", sweep, whole=True)
     small = device.type == "cpu" and not full
     plan = plan_of(mode, cases, small, runs)
     listed, timed = [case for case, _ in plan], [case for case, count in plan if count]
@@ -202,6 +216,14 @@ def device_of(name):
     return device
 
 
+def seed_of(seed):
+    """A seed that generators take; one that nobody knows when None."""
+    if seed is None:
+        return secrets.randbits(31)
+    number("a seed", seed, whole=True, least=0, most=MOST_SEED)
+    return seed
+
+
 def named(candidate):
     """(name, what the worker imports, the bytes of the file or None)."""
     if str(candidate) in ("torch", "auto", *STAGES):
@@ -229,8 +251,8 @@ def plan_of(mode, cases, small, runs):
         count = runs if mode == "bench" else 0
         chosen = range(len(own[mode])) if cases is None else cases
         listed = [(_case(each, own[mode]), count) for each in chosen]
-    if runs < 1 or not listed:
-        raise ValueError(f"there must be a case and a run; got {len(listed)} and {runs}")
+    if not listed:
+        raise ValueError("there must be a case; got none")
     return [(cut(case) if small else case, count) for case, count in listed]
 
 

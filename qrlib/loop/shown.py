@@ -3,7 +3,7 @@
 import difflib
 
 from qrlib.bench.results import short, words
-from qrlib.loop.runner import kept_source, row_line
+from qrlib.loop.runner import kept_source, row_lines
 from qrlib.loop.verdicts import VERDICTS
 
 
@@ -42,10 +42,7 @@ def shown(entry):
             yield f"  {key:11} {entry[key]}"
     if entry.get("geomean_us"):
         yield f"  {'score':11} {short(entry['geomean_us'])} us, {entry['basis']}"
-    for row in entry["rows"]:
-        yield f"  {row_line(row)}"
-        if row["message"]:
-            yield f"      {row['message']}"
+    yield from (f"  {line}" for line in row_lines(entry["rows"], messages=True))
     origin = entry["provenance"]
     on = origin["gpu"] or origin["cpu"]
     yield f"  on {on}, torch {origin['torch']}, commit {origin['commit']}"
@@ -91,7 +88,7 @@ def _files(a, b, ledger):
     texts = []
     for each in (a, b):
         path = kept_source(ledger, each["sha256"]) if ledger and each.get("sha256") else None
-        texts.append(path.read_text(encoding="utf-8").splitlines() if path else None)
+        texts.append(path.read_text("utf-8", "replace").splitlines() if path else None)
     if None in texts:
         return
     if texts[0] == texts[1]:

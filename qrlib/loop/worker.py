@@ -136,7 +136,8 @@ class Worker:
             # CUDA reserves more addresses than there is memory; there the parent watches
             import resource
 
-            limit = _addresses() + self.memory
+            limit, most = _addresses() + int(self.memory), resource.getrlimit(resource.RLIMIT_AS)[1]
+            limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         try:
             self.candidate = _imported(path) if path.endswith(".py") else resolve(path)[1]

@@ -1,0 +1,79 @@
+"""What must be in an entry of a ledger, whoever wrote it, so that all who read it can."""
+
+import math
+
+WORDS, NUMBER = str | None, int | float | None
+ROW = {
+    **dict.fromkeys(("verdict", "message", "family"), str),
+    **dict.fromkeys(("batch", "n", "runs"), int),
+    "cond": int | float,
+    **dict.fromkeys(("median_us", "q25_us", "q75_us"), NUMBER),
+    "certificate": dict | None,
+}
+TRY = {
+    **dict.fromkeys(("date", "candidate", "mode", "verdict", "message", "basis"), str),
+    "rows": [ROW],
+    "provenance": dict.fromkeys(("gpu", "cpu", "torch", "commit"), WORDS),
+}
+# what may be left out
+MORE = {
+    **dict.fromkeys(("parent", "family", "idea", "hypothesis", "prediction"), WORDS),
+    **dict.fromkeys(("sha256", "printed"), WORDS),
+    "geomean_us": NUMBER,
+}
+FAMILY = {"date": str, "family": str, "event": ("open", "keep", "kill")}
+
+
+def faults(entry, roles, costs, reasons):
+    """Sentences: what of an entry, {"kind": "try" or "family", ...}, cannot be read.
+
+    Args:
+        roles, costs, reasons: those of a family.
+    """
+    events = {
+        "open": {"role": roles, "cost": costs, "hypothesis": str},
+        "keep": {"because": str},
+        "kill": {"reason": reasons, "because": str},
+    }
+    if entry["kind"] == "try":
+        form = TRY | {key: MORE[key] for key in MORE if key in entry}
+    else:
+        event = entry.get("event")
+        form = FAMILY | (events.get(event, {}) if isinstance(event, str) else {})
+    yield from _faults(entry, form, "")
+
+
+def _faults(x, form, where):
+    if isinstance(form, dict):
+        if not isinstance(x, dict):
+            yield f"{where} must be an object; it is {_said(x)}"
+            return
+        if lacks := [key for key in form if key not in x]:
+            yield f"{where or 'it'} lacks {', '.join(lacks)}"
+        for key in form:
+            if key in x:
+                yield from _faults(x[key], form[key], f"{where}.{key}".lstrip("."))
+    elif isinstance(form, list):
+        if not isinstance(x, list):
+            yield f"{where} must be a list; it is {_said(x)}"
+            return
+        for k, each in enumerate(x):
+            yield from _faults(each, form[0], f"{where}[{k}]")
+    elif isinstance(form, tuple):
+        if x not in form:
+            yield f"{where} must be one of {', '.join(form)}; it is {_said(x)}"
+    elif not isinstance(x, form) or isinstance(x, bool):
+        yield f"{where} must be {_named(form)}; it is {_said(x)}"
+    elif isinstance(x, float) and not math.isfinite(x):
+        yield f"{where} must be a finite number; it is {x}"
+
+
+def _named(form):
+    names = {str: "text", int: "a whole number", float: "a number", dict: "an object"}
+    kinds = getattr(form, "__args__", (form,))
+    told = [names[each] for each in kinds if each in names and not (each is int and float in kinds)]
+    return " or ".join(told + ["null"] * (type(None) in kinds))
+
+
+def _said(x):
+    return f"{x!r:.40}"

@@ -209,7 +209,7 @@ def test_a_bundle_is_written_and_judged(here, capsys):
             ([mode, "torch", option, x], f"{option} must be {end}; got {x}\n")
             for mode in ("test", "bench", "leaderboard", "profile")
             for option, x, end in (
-                ("--limit", "0", "a number, more than 0, and finite"),
+                ("--limit", "0.0", "a number, more than 0, and finite"),
                 ("--limit", "nan", "a number, more than 0, and finite"),
                 ("--limit", "inf", "a number, more than 0, and finite"),
                 ("--memory", "-5", "a whole number, more than 0, and at most 1,099,511,627,776"),

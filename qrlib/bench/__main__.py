@@ -6,6 +6,7 @@ passed, 1 when anything did not, 2 when the question could not be understood.
 
 import argparse
 import sys
+from functools import partial
 
 from qrlib.bench import profile, q, sweep
 from qrlib.bench.chart import bars, draw
@@ -24,7 +25,12 @@ def parser():
         "if left out all that run here, but not s01_mirror; auto for a sweep; its own for --q",
     )
     add("--precision", nargs="+", default=["fp32"], choices=("fp32", "fast"))
-    add("--case", nargs="+", type=int, help="numbers of cases of the task, 0 to 11; of --q, 0 to 9")
+    add(
+        "--case",
+        nargs="+",
+        type=int,
+        help="numbers of cases of the task, 0 to 11; of --q, 0 to 9; of --gpus, 0 to 2",
+    )
     add("--n", type=int, help="columns, in place of the case's; alone: one case of 16 matrices")
     add("--batch", type=int, help="matrices, in place of the case's")
     add("--family", choices=FAMILIES, help="in place of the case's")
@@ -40,6 +46,13 @@ def parser():
         "--q",
         action="store_true",
         help="Q formed: qr and orthogonalize beside torch.linalg.qr on shapes of optimizers",
+    )
+    add(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="batches sharded over N GPUs, a process each, beside one GPU; with --device cpu small "
+        "ones over N processes",
     )
     add("--small", action="store_true", help="the cases cut down for a CPU and a minute")
     add("--replay", action="store_true", help="also replayed as a CUDA graph, in rows of its own")
@@ -66,6 +79,19 @@ def cases_of(options, small_by_itself):
     from qrlib.bench.cases import small
 
     listed, cut = (q.CASES, q.small) if options.q else (BENCHMARK_CASES, small)
+    if options.gpus is not None:
+        from qrlib.bench import gpus
+
+        listed, cut = gpus.CASES, partial(gpus.small, count=options.gpus)
+        unfit = ["q"] * options.q + ["sweep"] * (options.sweep is not None)
+        unfit += [key for key in ("replay", "profile", "ahead") if getattr(options, key)]
+        unfit += ["precision"] * (options.precision != ["fp32"])
+        unfit += ["compare"] * (options.compare is not None)
+        if unfit:
+            raise ValueError(
+                "--gpus has cases of its own, policy fp32, calls from Python, and one GPU to "
+                f"compare with; leave out --{', --'.join(unfit)}"
+            )
     if options.q:
         unfit = [
             key for key in ("n", "family", "cond", "sweep") if getattr(options, key) is not None
@@ -126,7 +152,9 @@ def main(arguments=None):
     gpu = torch.cuda.is_available()
     if options.device == "cuda" and not gpu:
         p.error("--device cuda needs an NVIDIA GPU; python -m qrlib.doctor says what is there")
-    device = torch.device(options.device or ("cuda" if gpu else "cpu"))
+    # processes on a CPU have to be asked for: they say nothing of GPUs
+    at_least = "cuda" if gpu or options.gpus is not None else "cpu"
+    device = torch.device(options.device or at_least)
     if options.replay and device.type == "cpu":
         p.error("--replay needs a GPU: a CUDA graph is what is replayed")
     for name in ("profile", "ahead"):
@@ -137,11 +165,17 @@ def main(arguments=None):
         baseline = None
     sized = options.n or options.case or options.sweep is not None or options.device == "cpu"
     small_by_itself = not gpu and not sized and not options.small
+    if options.gpus is not None:
+        small_by_itself = device.type == "cpu"
     command = command_line("qrlib.bench", arguments or sys.argv[1:])
     try:
         if options.runs < 1:
             raise ValueError(f"--runs must be 1 or more; got {options.runs}")
         cases = cases_of(options, small_by_itself)
+        if options.gpus is not None:
+            from qrlib.bench import gpus
+
+            gpus.check(options.gpus, cases, device)
         stages, skipped = _stages(options, measure, device)
         for name in {x for case in cases for x in (*measure.chosen(stages, case), baseline) if x}:
             measure.resolve(name)
@@ -151,7 +185,7 @@ def main(arguments=None):
             check_origin(origin, options.json)
     except ValueError as error:
         p.error(str(error))
-    if small_by_itself:
+    if small_by_itself and options.gpus is None:
         print("There is no NVIDIA GPU here, so these are the cases cut down, as with --small.")
     reasons = {name: why.replace(f"stage {name}", "it") for name, why in skipped.items()}
     for why in dict.fromkeys(reasons.values()):
@@ -171,6 +205,9 @@ def main(arguments=None):
     protocol |= q.PROTOCOL if options.q else {}
     if options.seconds is not None:
         protocol["seconds"] = options.seconds
+    protocol = measure.Protocol(**protocol)
+    if options.gpus is not None:
+        return _on_gpus(options, cases, stages, device, protocol, command)
     results = measure.measure(
         stages,
         cases,
@@ -179,7 +216,7 @@ def main(arguments=None):
         baseline=baseline,
         seed=options.seed,
         device=device,
-        protocol=measure.Protocol(**protocol),
+        protocol=protocol,
         command=command,
         commit=options.commit,
         told=lambda results: results.save(options.json) if options.json else None,
@@ -201,6 +238,11 @@ def main(arguments=None):
     elif options.sweep == []:
         told = sweep.report(results)
     print("\n".join(["", *told]))
+    return _end(options, results)
+
+
+def _end(options, results):
+    """Draw, if that is asked for; the exit status."""
     if options.chart:
         draw(results, options.chart)
     if not results.passed:
@@ -209,11 +251,31 @@ def main(arguments=None):
     return 0 if results.passed else 1
 
 
+def _on_gpus(options, cases, stages, device, protocol, command):
+    """What --gpus does; a file is written when all has passed. The exit status."""
+    from qrlib.bench import gpus
+
+    told = {"seed": options.seed, "command": command, "commit": options.commit}
+    try:
+        results = gpus.measure(
+            options.gpus, cases, stages=stages, device=device, protocol=protocol, **told
+        )
+    except gpus.Failed as failed:
+        print(f"{failed}\nnothing was measured", file=sys.stderr)
+        return 1
+    print("\n".join([str(results), "", *gpus.report(results)]))
+    if options.json and results.passed:
+        results.save(options.json)
+    elif options.json:
+        print(f"{options.json} is not written, for not everything passed")
+    return _end(options, results)
+
+
 def _stages(options, measure, device):
     """(the stages to run, {one that is left out: why})."""
     if options.q:
         return options.stage or q.stages, {}
-    if options.stage or options.sweep is not None:
+    if options.stage or options.sweep is not None or options.gpus is not None:
         return options.stage or ["auto"], {}
     # stage 1 takes one matrix after the other, and would be waited for
     runs = {name: why for name, why in measure.runnable(device).items() if name != STAGES[0]}

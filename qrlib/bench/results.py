@@ -77,6 +77,9 @@ class Results:
         """One line: on what it was measured, when, and of which commit."""
         p = self.provenance
         on = p["gpu"] or p["cpu"]
+        # of several, the file of `--gpus` names each
+        if len(each := p.get("gpus") or ()) > 1:
+            on = " and ".join(f"{each.count(name)} x {name}" for name in dict.fromkeys(each))
         commit = f"{str(p['commit'])[:10]}{', changed since' if p['dirty'] else ''}"
         return f"measured on {on}, {p['date'][:10]}, commit {commit}"
 

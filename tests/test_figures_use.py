@@ -10,11 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drawings import EveryFigure, texts  # noqa: E402
+from drawings import EveryFigure, described_and_self_contained, texts  # noqa: E402
 from tables import normal  # noqa: E402
+from test_bench_gpus import row as row_on_gpus  # noqa: E402
 
 import qrlib  # noqa: E402
-from qrlib.bench import load, q  # noqa: E402
+from qrlib.bench import gpus, load, q  # noqa: E402
 from qrlib.devices import DEVICES  # noqa: E402
 from qrlib.teach import characters, optimizers  # noqa: E402
 from qrlib.teach.figures import use as figures  # noqa: E402
@@ -282,6 +283,66 @@ def test_with_q_it_is_that_of_qr(tmp_path):
     assert table.caption.endswith("QR with Q") and len(table.rows) == 3
     assert table.rows[1][2:] == [step.part(step.torch), step.part(step.ours)]
     assert "a batch of 48, 48, 48" in " ".join(figures.step_words(formed=path).split())
+
+
+@pytest.fixture
+def shared_out(tmp_path):
+    """What python -m qrlib.bench --gpus 2 writes, of made-up times."""
+    given, path = json.loads(CASES.read_text("utf-8")), tmp_path / "gpus.json"
+    given["provenance"] |= {"gpus": ["GPU of a test"] * 2}
+    times = ((8000.0, 4000.0, 4100.0), (6000.0, 4000.0, 4500.0), (3000.0, 2500.0, 2600.0))
+    rows = [row_on_gpus(case, us=us) for case, us in zip(gpus.CASES, times)]
+    rows[1] = row_on_gpus(gpus.CASES[1], us=times[1], differ=(7, 0))
+
+    def write(rows=rows):
+        path.write_text(json.dumps(given | {"rows": rows}), "utf-8")
+        return path
+
+    return write
+
+
+def test_scaling_of_several_gpus(shared_out):
+    path = shared_out()
+    bars = figures.scalings(load(path))
+    assert [bar.name for bar in bars] == ["1280 x 512", "120 x 1024", "16 x 2048"]
+    assert [bar.value for bar in bars] == pytest.approx([80 / 41, 4 / 3, 30 / 26])
+    assert [bar.share for bar in bars] == pytest.approx([2, 1.5, 1.2])
+    assert all(bar.low < bar.value < bar.high for bar in bars)
+    figure = figures.scaling_plot(path)
+    described_and_self_contained(figure)
+    assert "2 GPUs are as one" in figure.alt and "2 x GPU of a test" in figure.alt
+    assert "120 x 1024: 1.33, between quartiles" in figure.alt and "1.5 for a share" in figure.alt
+    said = texts(figure)
+    assert {"1.95", "1.33", "1.15", "16 x 2048", "ideal"} <= set(said)
+
+
+def test_bits_of_several_gpus_are_told(shared_out):
+    lines = figures.scaling_words(shared_out()).splitlines()
+    assert lines[3] == "120 x 1024: 6 ms on one GPU, 4.5 ms on 2, 4 ms for a share alone"
+    assert lines[4:6] == [
+        "  same bits as on one GPU with the same share: 240 of 240 matrices",
+        "  same bits as on one GPU with all: 233 of 240 matrices",
+    ]
+    assert "measured on 2 x GPU of a test" in " ".join(lines[9:])
+
+
+def test_what_failed_on_several_gpus_has_no_bar(shared_out):
+    rows = [row_on_gpus(gpus.CASES[0]), row_on_gpus(gpus.CASES[1], differ=(0, 3))]
+    path = shared_out(rows)
+    assert [bar.name for bar in figures.scalings(load(path))] == ["1280 x 512"]
+    assert "120 x 1024: failed, 3 of 240 matrices" in figures.scaling_words(path)
+    described_and_self_contained(figures.scaling_plot(path))
+
+
+def test_without_several_gpus_it_is_said(tmp_path):
+    nowhere = tmp_path / "gpus.json"
+    assert figures.scaling_plot(nowhere) is None
+    assert "Nobody has measured it so far" in figures.scaling_words(nowhere)
+
+
+@pytest.mark.skipif(not figures.SHARED_OUT.exists(), reason="nobody has measured it so far")
+def test_what_is_stored_of_several_gpus_can_be_drawn():
+    described_and_self_contained(figures.scaling_plot())
 
 
 def test_squares_lose_twice_the_digits():

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 import qrlib
-from qrlib.bench import q, results
+from qrlib.bench import gpus, q, results
 from qrlib.devices import DEVICES
 from qrlib.teach import optimizers
 from qrlib.teach.characters import Writer, encoded, text, train
 from qrlib.teach.figures.certify import Table
-from qrlib.teach.figures.ladder import CASES
+from qrlib.teach.figures.ladder import CASES, duration
 from qrlib.teach.figures.roofline import geomean
 from qrlib.teach.gram_schmidt import with_condition
 from qrlib.teach.optimizers import Muon, Soap, SoapInside, newton_schulz
@@ -27,6 +27,8 @@ from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style, number
 
 # written by python -m qrlib.bench --q
 FORMED = CASES.with_name("q.json")
+# written by python -m qrlib.bench --gpus 2
+SHARED_OUT = CASES.with_name("gpus.json")
 
 # a valley
 
@@ -453,6 +455,102 @@ def step_words(sizes=(1024, 2048, 4096), formed=FORMED):
         f"{', '.join(str(batches[n]) for n in sizes)}, called from Python; {measured.where()}",
     )
     return "\n".join(line for each in told for line in textwrap.wrap(each, 76))
+
+
+# several GPUs
+
+
+class Scaling(NamedTuple):
+    """How many times as fast so many GPUs are as one with the same matrices.
+
+    low, high: by the quartiles of both times. share: one GPU with a share alone, which is what
+    sharding could reach if it cost nothing.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    share: float
+
+
+def scalings(found):
+    """[Scaling] of the rows of a file of `python -m qrlib.bench --gpus`."""
+    return [
+        Scaling(
+            f"{row['batch']} x {row['n']}",
+            row["scaling"],
+            row[gpus.ALL]["q25_us"] / row["q75_us"],
+            row[gpus.ALL]["q75_us"] / row["q25_us"],
+            row[gpus.ALL]["median_us"] / row[gpus.SHARE]["median_us"],
+        )
+        for row in found.rows
+        if row["ok"]
+    ]
+
+
+def scaling_plot(data=SHARED_OUT):
+    """Bars of the scaling of every case, beside the ideal; None where nobody has measured it."""
+    if not Path(data).exists():
+        return None
+    found = results.load(data)
+    bars, ideal = scalings(found), found.rows[0]["gpus"]
+    told = "; ".join(
+        f"{bar.name}: {bar.value:.3g}, between quartiles {bar.low:.3g} to {bar.high:.3g}, and "
+        f"{bar.share:.3g} for a share alone"
+        for bar in bars
+    )
+    alt = (
+        f"How many times as fast {ideal} GPUs are as one with the same matrices, {found.where()}. "
+        f"{told}. A dashed line at {ideal}, the ideal."
+    )
+    with matplotlib_style() as color:
+        from matplotlib import pyplot
+
+        figure, axes = pyplot.subplots(figsize=(4.6, 3.6))
+        at, values = range(len(bars)), [bar.value for bar in bars]
+        ends = [[bar.value - bar.low for bar in bars], [bar.high - bar.value for bar in bars]]
+        axes.bar(at, values, 0.5, color=color["blue"], label="sharded")
+        axes.errorbar(
+            at, values, [np.maximum(each, 0) for each in ends], fmt="none", ecolor=color["ink"]
+        )
+        look = {"marker": "D", "linestyle": "none", "color": color["orange"]}
+        axes.plot(at, [bar.share for bar in bars], label="one GPU, a share alone", **look)
+        axes.axhline(ideal, color=color["ink"], linestyle="--", linewidth=1.2, label="ideal")
+        for k, bar in enumerate(bars):
+            axes.text(k, 0.08, f"{bar.value:.3g}", ha="center", color=color["ink"])
+        top = max([ideal, *(max(bar.high, bar.share) for bar in bars)])
+        axes.set(ylabel=f"times as fast on {ideal} GPUs", ylim=(0, 1.1 * top))
+        axes.set_xticks(at, [bar.name for bar in bars])
+        axes.grid(axis="x", visible=False)
+        axes.set_title("\n".join(textwrap.wrap(found.where(), 54)), size=9)
+        figure.legend(loc="outside lower center", ncols=3)
+        return from_matplotlib(figure, alt, max_width=520)
+
+
+def scaling_words(data=SHARED_OUT):
+    """Times, bits and certificates behind `scaling_plot`, or how to get them."""
+    if not Path(data).exists():
+        return "Nobody has measured it so far. On two GPUs: python -m qrlib.bench --gpus 2"
+    found = results.load(data)
+    count = found.rows[0]["gpus"]
+    lines = []
+    for row in found.rows:
+        name, us = f"{row['batch']} x {row['n']}", row["median_us"]
+        if not row["ok"]:
+            lines.append(f"{name}: failed, {'; '.join(row['faults'])}")
+            continue
+        lines.append(
+            f"{name}: {duration(row[gpus.ALL]['median_us'])} on one GPU, "
+            f"{duration(us)} on {count}, {duration(row[gpus.SHARE]['median_us'])} for a share alone"
+        )
+        for way, what in ((gpus.SHARE, "the same share"), (gpus.ALL, "all")):
+            same = row["compared"] - row["differ"][way]
+            lines.append(
+                f"  same bits as on one GPU with {what}: {same} of {row['compared']} matrices"
+            )
+    lines += textwrap.wrap(f"whole calls from Python, the slowest GPU counts; {found.where()}", 76)
+    return "\n".join(lines)
 
 
 # least squares

@@ -240,9 +240,18 @@ def test_a_bundle_is_written_and_judged(here, capsys):
         (["beam", "--role", "exploit"], "beam alone must do without --role, which it would not"),
         (["beam", "keep", "a", "--cost", "panel"], "beam keep must do without --cost"),
         (["beam", "open", "a", "--because", "b"], "beam open must do without --because"),
+        (["beam", "open", "a\nb"], "a name of at most 40 characters in one line, without +"),
+        (["beam", "open", "x" * 41], "a name of at most 40 characters in one line, without +"),
+        (["test", "torch", "--family", "a+"], "which joins two; got 'a+'"),
+        (["test", "torch", "--ledger", "candidate.py"], "candidate.py, for it has something else"),
+        (["beam", "open", "a", "--ledger", "candidate.py"], "nothing was added to candidate.py"),
+        (["test", "torch", "--ledger", "/dev/full"], "must be a file; got /dev/full, which is"),
+        (["beam", "open", "a", "--ledger", "/dev/full"], "must be a file; got /dev/full, which"),
+        (["report", "--ledger", "cases", "-o", "/dev/full"], "characters; got /dev/full: No space"),
+        (["bundle", "s03_blocked", "-o", "."], "-o must be a file with room for "),
         (["lineage"], "needs a try with a score"),
         (["lineage", "--ledger", "cases", "-o", "x.gif"], "must be an .svg or .png file"),
-        (["beam", "open"], "must have a name without"),
+        (["beam", "open"], "a family must have a name of at most"),
     ),
 )
 def test_nonsense_is_status_2_and_a_sentence(here, capsys, arguments, message):
@@ -250,6 +259,61 @@ def test_nonsense_is_status_2_and_a_sentence(here, capsys, arguments, message):
     assert main(arguments) == 2
     told = capsys.readouterr()
     assert message in told.err and not told.out
+
+
+def test_a_pipe_is_no_ledger(here, capsys):
+    os.mkfifo("pipe")
+    for command in (["log"], ["beam", "open", "a"], ["test", "torch"]):
+        assert main([*command, "--ledger", "pipe"]) == 2
+        assert "the ledger must be a file; got pipe" in capsys.readouterr().err
+
+
+def test_half_a_workspace_is_not_left(here, monkeypatch, capsys):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", full)
+    assert main(["new", "second"]) == 2
+    assert "No space left" in capsys.readouterr().err and not Path("second").exists()
+
+
+def test_words_that_no_terminal_can_write_are_written(here):
+    append("ledger.jsonl", tried(1, 400.0, idea="\udcff \u00fc"))
+    for output in ("utf-8", "ascii"):
+        done = tool("show", "1", env={"PYTHONIOENCODING": output})
+        assert done.returncode == 0 and "\\udcff" in done.stdout, done.stderr
+    assert main(["report", "-o", "report.md"]) == 0
+
+
+def test_without_an_output_it_has_nothing_to_say(here):
+    done = tool("log", preexec_fn=lambda: os.close(1))
+    assert done.returncode == 0 and not done.stderr
+    with open("/dev/full", "w") as full:
+        done = tool("log", stdout=full)
+    assert done.returncode == 2 and "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def tool(*arguments, env=None, **more):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)} | (env or {})
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
+    return subprocess.run(
+        [sys.executable, "-m", "qrlib.loop", *arguments], env=environment, text=True, **pipes
+    )
+
+
+def test_cases_have_the_names_that_the_benchmark_gives_them(here, capsys):
+    assert main(["test", "candidate.py", "--case", "0", "1", "--device", "cpu"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert main(["show", "1"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    rows = ledger.read("ledger.jsonl").entries[0]["rows"]
+    for lines in (told, shown):
+        (head,) = (k for k, line in enumerate(lines) if line.split()[:1] == ["batch"])
+        column = lines[head].index("batch x n")
+        for row, line in zip(rows, lines[head + 1 :]):
+            assert line[column:].startswith(results.words(row))
+    assert "cases, batch x n, from" in (here / "problem.md").read_text()
 
 
 def test_a_torn_line_is_told_by_every_command(here, capsys):

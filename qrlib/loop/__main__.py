@@ -118,10 +118,16 @@ def main(arguments=None):
     arguments = sys.argv[1:] if arguments is None else arguments
     p = parser()
     options = p.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # a name of a file need be no text, and not every terminal can write each
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         options.line = command_line("qrlib.loop", arguments)
         status = options.run(options) or 0
-        sys.stdout.flush()
+        # there is none where it was closed from the beginning
+        if sys.stdout:
+            sys.stdout.flush()
         return status
     except ModuleNotFoundError as missing:
         told = f"this needs {missing.name}; python -m qrlib.doctor says how to get it"
@@ -162,6 +168,17 @@ def _read(options):
     return log
 
 
+def _write(path, text):
+    try:
+        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"-o must be a file with room for {len(text):,} characters; got {path}: "
+            f"{error.strerror}",
+        ) from None
+
+
 def _writable(options):
     if options.ledger in history.FILES:
         raise ValueError(f"{options.ledger} is our own way, and can only be read; give a file")
@@ -198,6 +215,8 @@ def _judge(options):
     if not options.no_ledger:
         # before an hour of measuring, not after it
         ledger.writable(_writable(options))
+        if options.family:
+            beam.check_names(options.family)
         if options.parent:
             _read(options).find(options.parent)
     asked = {key: getattr(options, key) for key in ("device", "full", "seed", "commit")}
@@ -267,7 +286,7 @@ def _lineage(options):
 def _report(options):
     text = "\n".join(report(_read(options), options.picture, options.basis)) + "\n"
     if options.output:
-        Path(options.output).write_text(text, encoding="utf-8")
+        _write(options.output, text)
     else:
         print(text, end="")
 
@@ -276,7 +295,7 @@ def _bundle(options):
     from qrlib.loop.bundle import bundle
 
     text = bundle(options.stage, options.precision)
-    Path(options.output).write_text(text, encoding="utf-8")
+    _write(options.output, text)
     print(f"{options.output}: {len(text.splitlines())} lines, custom_kernel(data) -> (H, tau)")
 
 

@@ -25,6 +25,8 @@ REASONS = {
 }
 # so many families are to be alive; so many tries are looked at
 FEWEST, MOST, RECENT = 3, 5, 5
+# characters of a name
+LONGEST = 40
 # a change of the time by less than this share is none; a near miss is so near to the record
 SMALL, NEAR = 0.02, 0.05
 
@@ -200,6 +202,16 @@ def board(log):
     yield from (f"warning: {sentence}" for sentence in warnings(log))
 
 
+def check_names(family):
+    """Raises ValueError unless a family has a name, or names with + between them."""
+    for name in family.split("+"):
+        if not (name.strip() and name.isprintable() and len(name) <= LONGEST):
+            raise ValueError(
+                f"a family must have a name of at most {LONGEST} characters in one line, without "
+                f"+, which joins two; got {family!r:.80}"
+            )
+
+
 def open_family(path, name, *, role=None, cost=None, hypothesis=None):
     """Add a family, or bring one back, or say something else of one that is alive.
 
@@ -210,7 +222,8 @@ def open_family(path, name, *, role=None, cost=None, hypothesis=None):
     Raises:
         ValueError: no such role or cost; it is alive, and nothing of it would be another.
     """
-    if not name or not name.strip() or "+" in name:
+    check_names(name)
+    if "+" in name:
         raise ValueError(f"a family must have a name without +, which joins two; got {name!r}")
     for what, value, known in (("role", role, ROLES), ("cost", cost, COSTS)):
         if value not in (None, *known):

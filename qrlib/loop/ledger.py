@@ -7,6 +7,7 @@ passes over it, and the next line begins behind it.
 
 import json
 import os
+import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -81,13 +82,15 @@ def read(path):
     """The Log of a file; an empty one where there is no file yet.
 
     Raises:
-        OSError: it cannot be read.
+        ValueError: it is a device or a pipe. OSError: it cannot be read.
     """
     try:
-        fd = os.open(path, os.O_RDONLY)
+        # of a pipe a writer would be waited for
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         return Log([], [])
     with _locked(fd, fcntl.LOCK_SH):
+        _file(fd, path)
         return _parsed(_content(fd))
 
 
@@ -95,9 +98,12 @@ def writable(path):
     """Nothing where a line can be added to a file, which is made where there is none.
 
     Raises:
-        OSError: it cannot.
+        ValueError: it is a file of another kind. OSError: it cannot be written to.
     """
-    os.close(_opened(path))
+    fd = _opened(path)
+    with _locked(fd, fcntl.LOCK_SH):
+        _file(fd, path)
+        _known(_content(fd), path)
 
 
 def append(path, kind, **fields):
@@ -107,7 +113,7 @@ def append(path, kind, **fields):
         kind: one of KINDS. fields: what else is to be in it, as JSON has it.
 
     Raises:
-        ValueError: another kind, or a field that JSON has no word for.
+        ValueError: another kind, a field that JSON has no word for, or a file that is no ledger.
         OSError: no room or no permission; the ledger is as it was.
     """
     if kind not in KINDS:
@@ -115,6 +121,7 @@ def append(path, kind, **fields):
     fd = _opened(path)
     with _locked(fd, fcntl.LOCK_EX):
         before = _content(fd)
+        _known(before, path)
         # numbers go on behind a torn line, whose number nobody has been told
         last = max((each["id"] for each in _parsed(before).entries), default=0)
         entry = {
@@ -130,9 +137,24 @@ def append(path, kind, **fields):
     return entry
 
 
+def _file(fd, path):
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise ValueError(f"the ledger must be a file; got {path}, which is none of a disk")
+
+
+def _known(content, path):
+    """Raises ValueError where there is something, and it does not begin as a ledger does."""
+    if content.strip() and not content.lstrip().startswith(b"{"):
+        raise ValueError(
+            "the ledger must be a file that the loop has begun, or a new one; nothing was added to "
+            f"{path}, for it has something else in it"
+        )
+
+
 def _opened(path):
     try:
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        # of a pipe the reader would be waited for
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
     except OSError as error:
         raise OSError(
             error.errno, f"the ledger must be a file to write to; got {path}: {error.strerror}"

@@ -1,5 +1,6 @@
 """A folder to search in: the problem, the rules, a first candidate, an empty ledger."""
 
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
@@ -32,10 +33,15 @@ def create(name):
     }
     templates = files("qrlib.loop") / "templates"
     folder.mkdir(parents=True)
-    for template in TEMPLATES:
-        text = (templates / template).read_text(encoding="utf-8")
-        if template.endswith(".md"):
-            text = text.format(**facts)
-        (folder / template).write_text(text, encoding="utf-8")
-    (folder / LEDGER).touch()
+    try:
+        for template in TEMPLATES:
+            text = (templates / template).read_text(encoding="utf-8")
+            if template.endswith(".md"):
+                text = text.format(**facts)
+            (folder / template).write_text(text, encoding="utf-8")
+        (folder / LEDGER).touch()
+    except OSError:
+        # half of one would be in the way of the next
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return folder

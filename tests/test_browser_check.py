@@ -30,12 +30,16 @@ PALE = '<p style="color: #fff; background: #eee">White on nearly white.</p>'
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 
 
-def page(article, head=FOLLOWS_THEME):
+WAYS = '<nav aria-label="Main"><a href="other.html">Another page</a></nav>'
+
+
+def page(article, head=FOLLOWS_THEME, ways=WAYS):
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>A page</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="data:,">{head}</head>'
-        f'<body><main><article><h1 id="top">A page</h1>{article}</article></main></body></html>'
+        f'<body><main><article><h1 id="top">A page</h1>{article}</article></main>'
+        f"{ways}</body></html>"
     )
 
 
@@ -63,6 +67,7 @@ GOOD = page(
     + explorer()
     + f'<img src="{PIXEL}" alt="A dot"><a href="#top">up</a> <a href="other.html#top">other</a>'
     + '<svg role="img" aria-label="A line" width="9" height="9"><path d="M0 0h9"/></svg>'
+    + r"<p>On a disk it is <code>C:\tau</code>.</p>"
     + "<details><summary>More</summary>Hidden</details>"
     + '<div style="overflow-x: auto" tabindex="0"><div style="width: 2000px">wide</div></div>'
 )
@@ -109,6 +114,19 @@ FAULTS = {
         page(stepper("one", "two").replace(" hidden>", ">")),
         "[no script]: stepper shows frames [0, 1]",
     ),
+    "tex": (
+        page(r"<p>Since <span>\(x > 0\)</span>, it is.</p>"),
+        r"[no script]: TeX is shown: \(x",
+    ),
+    "command": (page(r"<p>Since \tau is 0, it is.</p>"), r"[no script]: TeX is shown: \tau is 0"),
+    "lost": (
+        page("no list", ways=f'<div style="visibility: hidden">{WAYS}</div>'),
+        "[no script]: no list of pages within reach",
+    ),
+    "aside": (
+        page("far away", ways=f'<div style="position: fixed; left: -75%">{WAYS}</div>'),
+        "[no script]: no list of pages within reach",
+    ),
     "stuck": (page(explorer("{} wide")), "explorer: slider 1 leaves the readout as it was"),
     "still": (
         page(explorer().replace('"slots":[[', '"slots":[],"none":[[')),
@@ -133,6 +151,8 @@ LINKS = {
     '<a href="other.html#nowhere">x</a>': "no such anchor: other.html#nowhere",
     '<script src="https://example.org/x.js"></script>': "loads from another host: https://exam",
     '<img srcset="//example.org/x.png 2x" alt="x">': "loads from another host: //example.org/x.png",
+    '<p id="twice">x</p><p id="twice">y</p>': "stands more than once: id twice",
+    '<p id="once">x</p><p id="another">y</p>': None,
     '<a href="https://example.org/">x</a>': None,
     '<a href="mailto:somebody@example.org">x</a>': None,
     '<a href="other.html#top">x</a>': None,
@@ -140,7 +160,8 @@ LINKS = {
 
 
 def write(folder, **pages):
-    for name, text in {"other": page("Another"), **pages}.items():
+    back = WAYS.replace("other", next(iter(pages), "other"))
+    for name, text in {"other": page("Another", ways=back), **pages}.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return folder
 

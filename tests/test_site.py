@@ -26,6 +26,7 @@ from qrlib.bench import results
 from qrlib.stages import STAGES
 from qrlib.teach import offline, origins, pictures
 from qrlib.teach.figures import ladder, poster
+from qrlib.teach.svg import from_matplotlib, matplotlib_style
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "book" / "_ext"))
@@ -82,6 +83,20 @@ def test_poster_on_disk_is_up_to_date():
 def test_front_page_shows_the_poster_and_offers_it_for_print():
     intro = read("book/intro.md")
     assert "poster.Both()" in intro and "](_static/poster.svg)" in intro
+
+
+def test_the_same_plot_again_has_ids_of_its_own():
+    from matplotlib import pyplot
+
+    with matplotlib_style():
+        figure, axes = pyplot.subplots()
+        axes.plot([1, 2], marker="o")
+        plot = from_matplotlib(figure, "Two dots.")
+    first, again = (check_site.Page(plot.body()) for _ in range(2))
+    assert first.ids and len(first.ids) == len(again.ids) and not first.ids & again.ids
+    for text in (plot.body(), plot.svg):
+        asked = {a or b for a, b in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text)}
+        assert asked == check_site.Page(text).ids
 
 
 # the gallery
@@ -240,7 +255,9 @@ The first sentence of it, for a card. $e^{i\\pi} = -1$ and [more](more.md).
 
 $$
 A = Q R
-$$
+$$ (eq-small)
+
+Since {eq}`eq-small`, $\\norm{A} = \\norm{R}$ in every norm that $Q$ keeps.
 """
 MORE = """---
 jupytext:
@@ -295,6 +312,23 @@ Hints("s01_mirror.1")
 It is so, indeed.
 ```{solution-end}
 ```
+
+```{exercise} And so?
+:label: ex-too
+Is it so, too?
+```
+
+```{solution} ex-too
+It is.
+```
+
+```{prf:proof}
+By looking, $x$ is $x$.
+```
+
+```{prf:proof}
+By looking again.
+```
 """
 STATUS = "# Status\n\n```{pages-of-this-run}\n```\n"
 TOC = """
@@ -307,7 +341,7 @@ chapters:
 """
 
 
-def build(folder, **environment):
+def build(folder, intro=INTRO, **environment):
     """The pages of a small book, built in `folder` with every warning an error."""
     (folder / "notebooks").mkdir(parents=True)
     for name in ("_static", "_ext", "references.bib"):
@@ -315,7 +349,7 @@ def build(folder, **environment):
         (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
     shutil.copy(ROOT / "_config.yml", folder)
     (folder / "_toc.yml").write_text(TOC)
-    for name, text in {"intro": INTRO, "more": MORE, "status": STATUS}.items():
+    for name, text in {"intro": intro, "more": MORE, "status": STATUS}.items():
         (folder / "book" / f"{name}.md").write_text(text)
     lab = json.loads((ROOT / "notebooks" / "s01_mirror.ipynb").read_text("utf-8"))
     lab["cells"] = [{"cell_type": "markdown", "id": "a", "metadata": {}, "source": "# A lab"}]
@@ -457,6 +491,25 @@ def test_the_zip_is_whole_and_the_same_again(local, carried, tmp_path):
     assert again[0] == again[1]
 
 
+@marked(one_worker)
+def test_every_formula_has_a_form_without_scripts(local):
+    text = (local / "book/intro.html").read_text("utf-8")
+    still = re.findall(r"<noscript>(<math .*?</math>)</noscript>", text)
+    said = ["".join(re.findall(r">([^<>]+)<", each)) for each in still]
+    assert said == ["eiπ=−1", "A=QR", "‖A‖=‖R‖", "Q"]
+    assert [re.search(r'display="(\w+)"', each)[1] for each in still].index("block") == 1
+    for page in local.rglob("*.html"):
+        text = page.read_text("utf-8")
+        counts = [text.count(f"<{each}") for each in ('span class="qr-tex"', "noscript><math ")]
+        assert counts == [len(re.findall(r'<(?:span|div) class="math ', text))] * 2, page
+
+
+@marked(one_worker)
+def test_a_formula_without_such_a_form_stops_the_build(tmp_path):
+    with pytest.raises(AssertionError, match=r"of which \\+unheard is left"):
+        build(tmp_path / "book", intro="# A small book\n\nSo $\\unheard{x}$ it is.\n")
+
+
 def test_nothing_is_packed_where_nothing_was_built(tmp_path):
     with pytest.raises(ValueError, match="run `make book`"):
         offline.pack(tmp_path, tmp_path / "empty.zip")
@@ -536,6 +589,36 @@ def test_a_page_shows_the_poster_that_fits(local, browser):
 
 
 @marked(in_browser)
+def test_pages_without_scripts_are_whole(local):
+    pages = [f"book/{name}.html" for name in ("intro", "more", "status")]
+    assert check_site.check_without_script(local, CHROMIUM, pages) == []
+
+
+@marked(in_browser)
+def test_lists_of_pages_are_within_reach_without_scripts(local, browser):
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto((local / "book/more.html").as_uri())
+    for width in (1280, 1000, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.locator("nav.bd-docs-nav a[href='status.html']").is_visible(), width
+        # what a script would open is no button without it
+        assert not page.locator(".sidebar-toggle").first.is_visible()
+        assert page.locator(".qr-ways").is_visible() == (width < 1200)
+    page.locator(".qr-ways a", has_text="All pages").click()
+    at = page.locator("#pst-primary-sidebar").bounding_box()
+    assert at["x"] >= 0 and at["x"] + at["width"] <= 390 and 0 <= at["y"] < 900
+
+
+@marked(in_browser)
+def test_the_search_shows_a_formula_once(local, browser):
+    with check_site.Site(local) as base:
+        page = browser.new_page()
+        page.goto(f"{base}search.html?q=sentence")
+        shown = page.locator("#search-results .context").first.inner_text()
+    assert "e^{i\\pi} = -1" in shown and "eiπ" not in shown
+
+
+@marked(in_browser)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_page_prints_with_everything_open_and_nothing_to_click(local, browser, theme):
     context = browser.new_context(color_scheme=theme)
@@ -562,12 +645,22 @@ def test_a_page_prints_with_everything_open_and_nothing_to_click(local, browser,
         ".prev-next-footer",
         "input[type=range]",
         ".qr-stepper button",
-        ".qr-hints",
         ".copybtn",
     ):
         assert not any(each.is_visible() for each in page.locator(gone).all()), gone
-    assert page.get_by_text("It is so, indeed.").is_visible()
     assert page.get_by_text("Is it so?").is_visible()
+    hints = page.locator(".qr-hints details p").all()
+    assert hints and all(hint.is_visible() for hint in hints)
+    # nobody has asked for it, so paper says where it is
+    assert not page.get_by_text("It is so, indeed.").is_visible()
+    folded = page.locator(".solution.dropdown")
+    assert folded.locator(".admonition-title").is_visible()
+    told = folded.evaluate("e => getComputedStyle(e, '::after').content")
+    assert "page of all solutions" in told
+    # on the page of all solutions they are not folded
+    assert page.get_by_text("It is.", exact=True).is_visible()
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert not any(hint.is_visible() for hint in hints)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     context.close()

@@ -5,15 +5,25 @@ if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = f
 // on a first visit the theme asks for a mode, finds none, and complains
 document.documentElement.dataset.mode ||= "auto";
 
-// paper is light, whatever the screen is
+// a line of text that the search shows has each formula once, not in both of its forms
+addEventListener("DOMContentLoaded", () => {
+  if (typeof Search === "undefined") return;
+  const read = Search.htmlToText;
+  Search.htmlToText = (html, anchor) => read(html.replace(/<noscript>[^]*?<\/noscript>/g, ""), anchor);
+});
+
+// paper is light, whatever the screen is, and nobody can unfold a hint there
 {
   const page = document.documentElement;
-  let theme;
+  let theme, folded;
   addEventListener("beforeprint", () => {
     theme = page.dataset.theme;
     page.dataset.theme = "light";
+    folded = [...document.querySelectorAll(".qr-hints details:not([open])")];
+    for (const hint of folded) hint.open = true;
   });
   addEventListener("afterprint", () => {
     page.dataset.theme = theme;
+    for (const hint of folded) hint.open = false;
   });
 }

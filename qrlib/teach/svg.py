@@ -19,6 +19,7 @@ import hashlib
 import io
 import math
 import re
+from collections import Counter
 from contextlib import contextmanager
 from html import escape
 
@@ -105,6 +106,10 @@ def _attributes(given):
     return " ".join(pairs)
 
 
+# how often a drawing with ids was put on this page: a page is one process
+_SHOWN = Counter()
+
+
 class Figure:
     """A drawing of width x height units with alternative text.
 
@@ -122,6 +127,8 @@ class Figure:
         self.width, self.height, self.alt = width, height, alt
         self.max_width = width if max_width is None else max_width
         self._parts = []
+        # what its ids start with, where it has some
+        self._own = None
 
     def add(self, tag, content=None, **attributes):
         """Any SVG element; `content` is markup, not plain text."""
@@ -268,7 +275,13 @@ class Figure:
     def body(self):
         """The figure as inline SVG without its style sheet: for a page that has it already."""
         width = f"width:100%;max-width:{_coordinate(self.max_width)}px;height:auto"
-        return self._element("".join(self._parts), style=f"{width};display:block;margin:auto")
+        inside = "".join(self._parts)
+        if self._own:
+            # a page may show the same drawing again, and an id stands once on a page
+            _SHOWN[self._own] += 1
+            if (times := _SHOWN[self._own]) > 1:
+                inside = inside.replace(f"{self._own}-", f"{self._own}-{times}-")
+        return self._element(inside, style=f"{width};display:block;margin:auto")
 
     def _repr_html_(self):
         return f"<style>{theme_css()}</style>{self.body()}"
@@ -377,6 +390,7 @@ def from_matplotlib(figure, alt, *, max_width=None):
     inner = re.sub(r'(?:xlink:)?href="#', f'href="#{own}-', inner).replace("url(#", f"url(#{own}-")
 
     plot = Figure(width, height, alt, max_width=width * 4 / 3 if max_width is None else max_width)
+    plot._own = own
     # black fill is what matplotlib leaves unsaid
     with plot.group(fill=ink("ink"), stroke_linejoin="round", stroke_linecap="butt"):
         plot._parts.append(re.sub(r">\s+<", "><", re.sub(r"\s*\n\s*", " ", inner)).strip())

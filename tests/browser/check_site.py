@@ -46,16 +46,21 @@ def find_chromium():
 
 
 class Page(HTMLParser):
-    """What one html file offers (ids) and what it asks for (links, and resources it loads)."""
+    """What one html file offers (ids) and what it asks for (links, and resources it loads).
+
+    repeated: ids that stand more than once, which no page may have.
+    """
 
     def __init__(self, text):
         super().__init__()
-        self.ids, self.links, self.resources = set(), [], []
+        self.ids, self.links, self.resources, self.repeated = set(), [], [], []
         self.redirects = False
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         a = dict(attributes)
+        if a.get("id") in self.ids:
+            self.repeated.append(a["id"])
         self.ids.update(filter(None, (a.get("id"), a.get("name") if tag == "a" else None)))
         if tag in ("a", "area") and a.get("href"):
             self.links.append(a["href"])
@@ -81,11 +86,14 @@ def read_site(site):
 
 
 def check_links(site):
-    """Problems with links, anchors and resources, as lines of text."""
+    """Problems with links, anchors, ids and resources, as lines of text."""
     site = Path(site).resolve()
     pages = read_site(site)
     problems = []
     for name, page in pages.items():
+        problems += [
+            f"{name}: stands more than once: id {id}" for id in dict.fromkeys(page.repeated)
+        ]
         asked = [(url, False) for url in page.links] + [(url, True) for url in page.resources]
         for url, loads in asked:
             parts = urlsplit(url)
@@ -264,6 +272,31 @@ def check_explorer(page, explorer):
     return list(dict.fromkeys(problems))
 
 
+# what a reader without scripts must find, and must not
+UNSCRIPTED = """
+() => {
+  const problems = [];
+  const page = document.documentElement;
+  const seen = e => {
+    const box = e.getBoundingClientRect();
+    const inside = box.left + scrollX >= 0 && box.right + scrollX <= page.clientWidth + 1;
+    return e.checkVisibility({ visibilityProperty: true }) && box.width && box.height && inside;
+  };
+  const ways = [...document.querySelectorAll("nav a[href]")];
+  if (!ways.some(a => a.pathname !== location.pathname && seen(a)))
+    problems.push("no list of pages within reach");
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const { data, parentElement: e } = texts.currentNode;
+    const tex = data.match(/\\\\[A-Za-z()[\\]].{0,40}/);
+    if (!tex || e.closest("pre, code, kbd, samp, script, style")) continue;
+    if (e.checkVisibility({ visibilityProperty: true })) problems.push(`TeX is shown: ${tex[0]}`);
+  }
+  return problems;
+}
+"""
+
+
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *args):
         pass
@@ -379,19 +412,24 @@ def check_theme(site, chromium, theme, pages, shots=None):
 
 
 def check_without_script(site, chromium, pages):
-    """Problems of pages that may not run scripts: each stepper must stand at its last frame."""
+    """Problems of narrow pages that may not run scripts.
+
+    Each stepper must stand at its last frame, the list of pages be there, and formulas be set.
+    """
     problems = []
-    still = [name for name in pages if "qr-stepper" in (site / name).read_text("utf-8")]
     with Site(site) as base, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
-        page = browser.new_context(java_script_enabled=False).new_page()
+        size = {"width": WIDTHS[-1], "height": HEIGHT}
+        page = browser.new_context(java_script_enabled=False, viewport=size).new_page()
         page.set_default_timeout(TIMEOUT)
-        for name in still:
+        for name in pages:
             page.goto(base + name, wait_until="load")
+            found = page.evaluate(LOOK) + page.evaluate(UNSCRIPTED)
             for stepper in page.locator(".qr-stepper").all():
                 at = stepper.evaluate(STEPPER)
                 if at["visible"] != [at["frames"] - 1] or not at["readout"]:
-                    problems.append(f"{name} [no script]: stepper shows frames {at['visible']}")
+                    found.append(f"stepper shows frames {at['visible']}")
+            problems += [f"{name} [no script]: {what}" for what in found]
         browser.close()
     return problems
 

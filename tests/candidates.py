@@ -301,9 +301,11 @@ def custom_kernel(data):
         "crashed",
         "its process was ended by SIGKILL",
     ),
-    "stops its guard, has no output, and spoils results that have left": (
+    "stops its guard, has a pool and no output, and spoils results that have left": (
         """
 import gc, os, signal, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+pool = ThreadPoolExecutor(1)
 os.kill(os.getppid(), signal.SIGSTOP)
 out, sys.stdout = sys.stdout, None
 mine = []
@@ -315,7 +317,7 @@ def spoil():
         X.zero_()
     print("spoiled", file=out)
 def custom_kernel(data):
-    mine.append(lapack(data))
+    mine.append(pool.submit(lapack, data).result())
     if len(mine) == 1:
         threading.Thread(target=spoil, daemon=True).start()
     return mine[-1]

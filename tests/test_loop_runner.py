@@ -22,7 +22,7 @@ from qrlib.matrices import BENCHMARK_CASES, TEST_CASES, Case
 CASE = Case(2, 12, 1, "dense")
 PRINTED = {
     "ends its process": "so long\n",
-    "stops its guard, has no output, and spoils results that have left": "spoiled\n",
+    "stops its guard, has a pool and no output, and spoils results that have left": "spoiled\n",
 }
 QUICK = {"device": "cpu", "full": True, "runs": 3, "sweep": 1 << 12, "commit": "0123456"}
 # all of one file are judged by one process

@@ -220,7 +220,7 @@ def open_family(path, name, *, role=None, cost=None, hypothesis=None):
             nothing.
 
     Raises:
-        ValueError: no such role or cost; it is alive, and nothing of it would be another.
+        ValueError: no such role or cost; it is alive, and nothing is said of it.
     """
     check_names(name)
     if "+" in name:
@@ -231,8 +231,10 @@ def open_family(path, name, *, role=None, cost=None, hypothesis=None):
     known = {each.name: each for each in families(read(path))}.get(name, Family(name))
     was = {key: getattr(known, key) for key in ("role", "cost", "hypothesis")}
     said = {"role": role, "cost": cost, "hypothesis": hypothesis}
-    about = was | {key: value for key, value in said.items() if value is not None}
-    if known.opened and not known.killed and about == was:
+    said = {key: value for key, value in said.items() if value is not None}
+    about = was | said
+    # the same said again, as by a cell of a notebook, does no harm
+    if known.opened and not known.killed and not said:
         raise ValueError(
             f"{name} is open already: role {known.role}, cost {known.cost}, hypothesis "
             f"{known.hypothesis!r}; give what is to be another of these, or another name"

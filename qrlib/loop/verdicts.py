@@ -65,6 +65,8 @@ VERDICTS = {
         "by the judge's clock it took longer than by its own",
         "do all work inside the call, on the current stream",
     ),
+    # a thread of compiled code is not told from those of torch's pools, and does no harm: what it
+    # changes before a result has left is seen by the judge, who has the result afterwards
     "leaves processes": Verdict(
         "rejected", "processes or threads of it went on when all was over", "end them"
     ),

@@ -210,6 +210,9 @@ class Worker:
 
     def end(self):
         """Names of the threads that go on when all that is to be done at the end has been done."""
+        # as Python ends: a pool lets its threads go, and then all others have their turn
+        for let_go in reversed(getattr(threading, "_threading_atexits", ())):
+            let_go()
         atexit._run_exitfuncs()
         return {"threads": self.threads.more()}
 

@@ -28,6 +28,8 @@ def machine(monkeypatch):
 class Machine:
     def __init__(self, monkeypatch):
         self.patch = monkeypatch
+        # no notebook runs these tests
+        monkeypatch.delenv("JPY_PARENT_PID", raising=False)
         self.gpus = []
         monkeypatch.setattr(doctor, "_probe", self.probe)
         monkeypatch.setattr(doctor, "_nvidia_smi", lambda: self.gpus)
@@ -215,6 +217,16 @@ def test_notebook_packages(machine, name, fix):
     assert runs[doctor.READ]
     assert runs[doctor.LABS] == (name == "jupyter-book")
     assert report.exit_code == 0
+
+
+def test_a_notebook_of_a_host_needs_no_jupyterlab(machine):
+    machine.patch.setenv("JPY_PARENT_PID", "1")
+    machine.lacks("jupyterlab")
+    report, _, runs = machine.report()
+    assert runs[doctor.LABS] and _note(report, doctor.LABS) == "in the notebook that asks"
+    machine.lacks("ipywidgets")
+    report, _, runs = machine.report()
+    assert not runs[doctor.LABS] and _note(report, doctor.LABS) == "ipywidgets: not installed"
 
 
 def test_the_other_jupyter_book(machine):

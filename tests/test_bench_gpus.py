@@ -102,6 +102,10 @@ class TestCases:
         assert len({case.n for case in found}) == len(CASES)
         check(count, found, CPU)
 
+    def test_what_is_compiled_ahead(self):
+        found = [(case.batch, case.n) for case in gpus.batches(4, CASES[:2])]
+        assert found == [(1280, 512), (320, 512), (120, 1024), (30, 1024)]
+
     def test_which_ones_are_asked_for(self):
         asked = lambda *more: cases_of(parser().parse_args(["--gpus", "2", *more]), False)  # noqa: E731
         assert asked() == list(CASES)
@@ -245,7 +249,7 @@ class TestCheck:
 
     def test_none_there(self, two_gpus, monkeypatch):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-        self.refused("--gpus 1 needs 1 NVIDIA GPUs; found 0; python -m qrlib.doctor says why", 1)
+        self.refused("--gpus 1 needs 1 NVIDIA GPU; found 0; python -m qrlib.doctor says why", 1)
 
     @pytest.mark.parametrize("count", (0, -1))
     def test_too_few(self, count):
@@ -276,6 +280,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         "arguments, says",
         (
+            (("--gpus", "0"), "--gpus must be 1 or more; got 0"),
             (("--q",), "leave out --q"),
             (("--sweep", "--precision", "fast"), "leave out --sweep, --precision"),
             (("--compare", "none"), "leave out --compare"),
@@ -295,8 +300,7 @@ class TestCommand:
         assert end.value.code == 2 and says in capsys.readouterr().err
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-    def test_processes_on_a_cpu_have_to_be_asked_for(self, capsys, monkeypatch):
-        monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    def test_processes_on_a_cpu_have_to_be_asked_for(self, capsys):
         with pytest.raises(SystemExit) as end:
             main(["--gpus", "2"])
         said = capsys.readouterr().err
@@ -476,7 +480,7 @@ class TestStored:
 class TestOnGpus:
     def test_two_of_them(self, tmp_path):
         path = tmp_path / "a.json"
-        asked = ("--gpus", "2", "--small", "--runs", "3", "--commit", "abc")
+        asked = ("--gpus", "2", "--small", "--ahead", "--runs", "3", "--commit", "abc")
         assert main([*asked, "--json", str(path)]) == 0
         found = load(path)
         assert found.passed and len(found.provenance["gpus"]) == 2 and found.provenance["nccl"]

@@ -84,7 +84,7 @@ def cases_of(options, small_by_itself):
 
         listed, cut = gpus.CASES, partial(gpus.small, count=options.gpus)
         unfit = ["q"] * options.q + ["sweep"] * (options.sweep is not None)
-        unfit += [key for key in ("replay", "profile", "ahead") if getattr(options, key)]
+        unfit += [key for key in ("replay", "profile") if getattr(options, key)]
         unfit += ["precision"] * (options.precision != ["fp32"])
         unfit += ["compare"] * (options.compare is not None)
         if unfit:
@@ -199,7 +199,8 @@ def main(arguments=None):
         progress(0, "kernels are compiled")
         asked = {"precisions": options.precision, "replay": options.replay}
         ours = stages if options.q else [name for name in stages if name != "torch"]
-        count = compile_ahead(ours, cases, **asked)
+        shapes = cases if options.gpus is None else gpus.batches(options.gpus, cases)
+        count = compile_ahead(ours, shapes, **asked)
         print(f"{count} kernels compiled ahead")
     protocol = {"runs": options.runs, "probes": not options.no_probes}
     protocol |= q.PROTOCOL if options.q else {}

@@ -75,7 +75,13 @@ class Request(NamedTuple):
 
 def small(case, count):
     """A case for so many processes on a CPU, and a few seconds."""
-    return cases.small(case)._replace(batch=4 * count)
+    # of no processes `check` tells
+    return cases.small(case)._replace(batch=4 * max(count, 1))
+
+
+def batches(count, listed):
+    """All that is factored for these cases: on one GPU all and a share, and a share on each."""
+    return [case._replace(batch=case.batch // by) for case in listed for by in (1, count)]
 
 
 def check(count, listed, device):
@@ -91,18 +97,18 @@ def check(count, listed, device):
             "--gpus starts a process for each GPU by itself, and this is one that torchrun has "
             f"started; call python -m qrlib.bench --gpus {count} without torchrun"
         )
+    if device.type == "cuda" and count > (found := torch.cuda.device_count()):
+        names = "".join(f", {torch.cuda.get_device_name(k)}" for k in range(found))
+        hint = f"give --gpus {found} or fewer" if found else "python -m qrlib.doctor says why"
+        raise ValueError(
+            f"--gpus {count} needs {count} NVIDIA GPU{'s' * (count > 1)}; found {found}{names}; "
+            f"{hint}, or --device cpu for small cases in as many processes"
+        )
     backend = BACKENDS[device.type]
     if not (dist.is_available() and getattr(dist, f"is_{backend}_available")()):
         raise ValueError(
             f"--gpus needs a torch with {backend} for {device.type}; {torch.__version__} has none; "
             "install the one that python -m qrlib.doctor names"
-        )
-    if device.type == "cuda" and count > (found := torch.cuda.device_count()):
-        names = "".join(f", {torch.cuda.get_device_name(k)}" for k in range(found))
-        hint = f"give --gpus {found} or fewer" if found else "python -m qrlib.doctor says why"
-        raise ValueError(
-            f"--gpus {count} needs {count} NVIDIA GPUs; found {found}{names}; {hint}, or "
-            "--device cpu for small cases in as many processes"
         )
     for case in listed:
         if case.batch % count:
@@ -266,8 +272,8 @@ class Ranks:
             dist.all_gather_object(heard, said, group=self.hosts)
         except RuntimeError as error:
             raise Lost(
-                f"other ranks did not come, and one waits {self.patience:g} s at most; the rank "
-                f"that ended or hangs is to blame: {error}"
+                f"other ranks did not come, and one waits {self.patience:g} s at most; one has "
+                f"ended, or hangs, or compiles, which --ahead does before: {error}"
             ) from error
         return heard
 
@@ -319,7 +325,10 @@ def _measured(ranks, request):
     rows = []
     for case in request.cases:
         inputs = ranks.together(lambda case=case: cases.Inputs(case, request.seed, ranks.device))
-        rows += [_timed(ranks, inputs, stage, clock, request.protocol) for stage in request.stages]
+        for stage in request.stages:
+            if ranks.rank == 0 and sys.stderr.isatty():
+                _tell(f"{words(case)}, {stage}")
+            rows.append(_timed(ranks, inputs, stage, clock, request.protocol))
     return rows, {
         "sweep": clock.buffer.numel(),
         "clock": "CUDA events, and the host's until the GPU is idle"

@@ -518,10 +518,11 @@ def scaling_plot(data=SHARED_OUT):
         axes.plot(at, [bar.share for bar in bars], label="one GPU, a share alone", **look)
         axes.axhline(ideal, color=color["ink"], linestyle="--", linewidth=1.2, label="ideal")
         for k, bar in enumerate(bars):
-            axes.text(k, 0.08, f"{bar.value:.3g}", ha="center", color=color["ink"])
+            axes.text(k + 0.28, bar.value / 2, f"{bar.value:.3g}", color=color["ink"])
         top = max([ideal, *(max(bar.high, bar.share) for bar in bars)])
         axes.set(ylabel=f"times as fast on {ideal} GPUs", ylim=(0, 1.1 * top))
         axes.set_xticks(at, [bar.name for bar in bars])
+        axes.set_xlim(-0.5, len(bars) - 0.25)
         axes.grid(axis="x", visible=False)
         axes.set_title("\n".join(textwrap.wrap(found.where(), 54)), size=9)
         figure.legend(loc="outside lower center", ncols=3)

@@ -205,7 +205,7 @@ def test_a_stage_is_a_candidate():
         ({"runs": 2.5}, "the runs of a case must be a whole number.*; got 2.5"),
         ({"sweep": -1}, "the bytes of a sweep must be a whole number, .*; got -1"),
         *(
-            ({"seconds": x}, f"the seconds of a case must be a number, more than 0.*; got {x}")
+            ({"seconds": x}, f"the seconds of a case must be a number, more than 0.*; got {x!r}")
             for x in (math.nan, math.inf, -1.0, 0, "2")
         ),
     ),
@@ -272,7 +272,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(process.os, "posix_fallocate", full)
+    monkeypatch.setattr(process, "_fill", full)
     outcome = judged(f"{HEAD}{fills}", "test")
     assert outcome.verdict == "floods", outcome
     assert "room for a result of 1,248 bytes; it has filled the folder" in outcome.message

@@ -54,6 +54,18 @@ def end(worker):
         time.sleep(0.01)
 
 
+def ended(worker):
+    """How it has ended, as subprocess has it; None where it has not."""
+    if hasattr(os, "waitid"):
+        # it is looked at, and not let go: its number is to stay its own
+        found = os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    pid, status = os.waitpid(worker, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if pid else None
+
+
 def run(command):
     """Become the command; not where the one who is to look after it has gone already."""
     os.setsid()
@@ -86,10 +98,8 @@ def main(life, status, command):
                 os.close(fd)
     while life not in select.select([life, told], [], [])[0]:
         os.read(told, 1 << 10)
-        # it is looked at, and not let go: its number is to stay its own
-        ended = os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended:
-            code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        code = ended(worker)
+        if code is not None:
             with suppress(BrokenPipeError):
                 os.write(status, b"%d\n" % code)
             # once is enough

@@ -248,7 +248,7 @@ class Process:
                 os.unlink(os.path.join(self.folder, name))
         try:
             with TemporaryFile(dir=self.folder) as file:
-                os.posix_fallocate(file.fileno(), 0, size)
+                _fill(file, size)
         except OSError:
             filled = sum(each.lstat().st_size for each in Path(self.home).rglob("*"))
             if filled >= size:
@@ -427,6 +427,13 @@ def _is(x, form):
     if isinstance(form, tuple):
         return isinstance(x, list) and len(x) == len(form) and all(map(_is, x, form))
     return isinstance(x, form)
+
+
+def _fill(file, size):
+    """Write so many bytes, which need as much room as a result."""
+    while size > 0:
+        size -= file.write(bytes(min(size, 1 << 20)))
+    file.flush()
 
 
 def _signal(number):

@@ -115,7 +115,7 @@ FAULTS = {
         "[no script]: stepper shows frames [0, 1]",
     ),
     "tex": (
-        page(r"<p>Since <span>\(x > 0\)</span>, it is.</p>"),
+        page(r"<p>Since <span style='display: contents'>\(x > 0\)</span>, it is.</p>"),
         r"[no script]: TeX is shown: \(x",
     ),
     "command": (page(r"<p>Since \tau is 0, it is.</p>"), r"[no script]: TeX is shown: \tau is 0"),

@@ -290,7 +290,11 @@ UNSCRIPTED = """
     const { data, parentElement: e } = texts.currentNode;
     const tex = data.match(/\\\\[A-Za-z()[\\]].{0,40}/);
     if (!tex || e.closest("pre, code, kbd, samp, script, style")) continue;
-    if (e.checkVisibility({ visibilityProperty: true })) problems.push(`TeX is shown: ${tex[0]}`);
+    // an element may have no box of its own, and words in it all the same
+    const words = document.createRange();
+    words.selectNode(texts.currentNode);
+    if (words.getClientRects().length && getComputedStyle(e).visibility === "visible")
+      problems.push(`TeX is shown: ${tex[0]}`);
   }
   return problems;
 }

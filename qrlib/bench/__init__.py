@@ -8,6 +8,7 @@
     chart      rows as bars, in a terminal, as SVG or PNG
     sweep      many sizes, and what must hold of the time against the size
     q          Q formed, beside torch.linalg.qr, and what must hold of that
+    gpus       a batch sharded over several GPUs, beside one
     verbs      what is timed besides stages, and what is asked of it
     profile    where the time of a GPU goes, kernel by kernel
     roles      what each kernel is for, and what it has to do

@@ -15,6 +15,15 @@ def lapack(data):
 custom_kernel = lapack
 """
 
+# of its guard, whose arguments name the pipes; the second is what it speaks through
+SPEAKS = """
+import os, time
+guard = os.getppid()
+status = open(f"/proc/{{guard}}/cmdline").read().split("\\0")[5]
+os.write(os.open(f"/proc/{{guard}}/fd/{{status}}", os.O_WRONLY), {said})
+time.sleep(600)
+"""
+
 # {what: (body of a kernel, verdict, message)}
 CALLS = {
     "calls LAPACK": ("return lapack(data)", "passed", "^$"),
@@ -300,6 +309,16 @@ def custom_kernel(data):
         "import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(600)",
         "crashed",
         "its process was ended by SIGKILL",
+    ),
+    "says half of a word in the place of its guard": (
+        SPEAKS.format(said=b"1"),
+        "patched",
+        "^what its guard says to the judge is the guard's to say; it wrote there$",
+    ),
+    "says what is no number in the place of its guard": (
+        SPEAKS.format(said=b"well\n"),
+        "patched",
+        "^what its guard says to the judge is the guard's to say; it wrote there$",
     ),
     "stops its guard, has a pool and no output, and spoils results that have left": (
         """

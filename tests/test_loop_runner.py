@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 from candidates import CALLS, FILES, HEAD, LEAVES, one_file
 
 from qrlib.bench.results import ROOT
-from qrlib.loop import process, runner
+from qrlib.loop import guard, process, runner
 from qrlib.loop.runner import Limits, evaluate
 from qrlib.loop.verdicts import VERDICTS, group
 from qrlib.loop.worker import WATCHED
@@ -183,6 +184,30 @@ def _alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_worker_that_does_not_read_is_not_waited_for():
+    asked = process.Process("cpu", Limits(60.0))
+    with asked.alive():
+        asked.ask("start", memory=0)
+        # more than a pipe has room for arrives all the same
+        assert asked.ask("disagree", times=20_000 * [[50.0, 0.0, 50.0]])["said"] is None
+        os.kill(asked.pid, signal.SIGSTOP)
+        with pytest.raises(process.Slow, match="within 1 s; it did not come"):
+            asked.ask("disagree", 1.0, times=20_000 * [[50.0, 0.0, 50.0]])
+    assert not processes()
+
+
+@pytest.mark.parametrize("goes", (False, True))
+def test_nothing_is_begun_without_a_guard(monkeypatch, goes):
+    parents, begun = [7], []
+    monkeypatch.setattr(os, "setsid", lambda: None)
+    monkeypatch.setattr(os, "getppid", lambda: parents[-1])
+    monkeypatch.setattr(os, "execv", lambda path, command: begun.append(command))
+    # it ends just before its end would be told
+    monkeypatch.setattr(guard, "prctl", lambda *given: parents.append(1 if goes else 7))
+    guard.run(["true"], 7)
+    assert begun == ([] if goes else [["true"]])
 
 
 def test_a_stage_is_a_candidate():

@@ -66,10 +66,13 @@ def ended(worker):
     return os.waitstatus_to_exitcode(status) if pid else None
 
 
-def run(command):
-    """Become the command; not where the one who is to look after it has gone already."""
+def run(command, parent):
+    """Become the command; not where the parent, who is to look after it, has gone already."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # of an end before that call there is no signal
+    if os.getppid() != parent:
+        return
     with suppress(OSError):
         os.execv(command[0], command)
 
@@ -87,8 +90,7 @@ def main(life, status, command):
     inherited = map(int, os.listdir("/dev/fd"))
     worker = os.fork()
     if not worker:
-        if os.getppid() == own:
-            run(command)
+        run(command, own)
         os._exit(127)
     os.write(status, b"%d\n" % worker)
     # what it prints and replies has an end when it and its own have gone

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import secrets
 import select
 import selectors
@@ -63,6 +64,9 @@ SEEN = ("does not import", "out of memory", "raised", "malformed", "patched")
 # bytes of a reply
 LONGEST = 1 << 20
 WROTE = "patched", "the line to the judge is the worker's; it wrote to it"
+SPOKE = "patched", "what its guard says to the judge is the guard's to say; it wrote there"
+# what a guard says
+SAID = re.compile(rb"-?\d{1,10}\n")
 
 
 class Stop(Exception):
@@ -140,6 +144,9 @@ class Process:
             for fd in {*chain(*pipes)} - {*theirs}:
                 own.callback(os.close, fd)
             self.status_fd = told
+            # whoever reads nothing, or does not say all, is waited for no longer than he may take
+            for fd in (self.ask_fd, told):
+                os.set_blocking(fd, False)
             worker = [sys.executable, "-u", "-m", "qrlib.loop.worker", str(asked), str(replies)]
             worker += [str(self.device), json.dumps(self.sweep)]
             try:
@@ -159,7 +166,8 @@ class Process:
                     os.close(fd)
             own.callback(self.process.stdout.close)
             try:
-                self.pid = self._told()
+                if select.select([told], [], [], START)[0]:
+                    self.pid = self._told()
                 if self.pid is None:
                     raise OSError("a candidate must have a process of its own; none could be begun")
                 with selectors.DefaultSelector() as self.selector:
@@ -201,16 +209,13 @@ class Process:
         seconds = self.limits.seconds if seconds is None else seconds
         # who does not know it cannot answer in the worker's place
         nonce = secrets.token_hex(8)
+        left = json.dumps({"do": request, "nonce": nonce, **about}).encode() + b"\n"
         ready, begin = self._queued(), time.perf_counter()
-        try:
-            asked = {"do": request, "nonce": nonce, **about}
-            os.write(self.ask_fd, json.dumps(asked).encode() + b"\n")
-        except BrokenPipeError:
-            raise Gone(*self._how()) from None
         # nothing is looked at before the first patrol: it would be in the time of a call
         deadline, patrol, before = begin + seconds, begin + PATROL, None
         while b"\n" not in self.reply:
-            if not self._wait(PATROL) and b"\n" not in self.reply:
+            left = left[self._write(left) :]
+            if not self._wait(0.01 if left else PATROL) and b"\n" not in self.reply:
                 raise Gone(*self._how())
             if time.perf_counter() > patrol:
                 before = self._busy() if before is None else before
@@ -272,15 +277,27 @@ class Process:
                     return False
         return not self._ended() or self._read(self.reply_fd)
 
+    def _write(self, text):
+        """How many bytes of a request the pipe has taken: it may be full."""
+        try:
+            return os.write(self.ask_fd, text) if text else 0
+        except BlockingIOError:
+            return 0
+        except BrokenPipeError:
+            raise Gone(*self._how()) from None
+
     def _told(self):
-        """The next number that the guard has to say; None where it has gone without a word."""
-        os.set_blocking(self.status_fd, True)
+        """The number that the guard has said; None where it has gone without a word."""
         said = b""
-        while not said.endswith(b"\n"):
-            part = os.read(self.status_fd, 1)
-            if not part:
-                return None
-            said += part
+        # it writes a line at once; where there is less of one somebody else has written
+        with suppress(BlockingIOError):
+            while not said.endswith(b"\n") and len(said) < 16:
+                part = os.read(self.status_fd, 1)
+                if not part:
+                    return None
+                said += part
+        if not SAID.fullmatch(said):
+            raise Gone(*SPOKE)
         return int(said)
 
     def _read(self, fd):

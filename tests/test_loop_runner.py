@@ -163,7 +163,9 @@ def test_a_judge_that_is_killed_takes_all_of_the_candidate_with_it(tmp_path):
     (tmp_path / "candidate.py").write_text(LEAVES.format(folder=tmp_path))
     code = "import sys; from qrlib.loop import evaluate; evaluate(sys.argv[1], device='cpu')"
     command = [sys.executable, "-c", code, tmp_path / "candidate.py"]
-    judge = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    (tmp_path / "homes").mkdir()
+    more = {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "homes")}
+    judge = subprocess.Popen(command, env=os.environ | more)
     deadline = time.monotonic() + 60
     while len(begun := list(tmp_path.glob("[0-9]*"))) < 4 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -175,6 +177,8 @@ def test_a_judge_that_is_killed_takes_all_of_the_candidate_with_it(tmp_path):
     left = begun
     while left and time.monotonic() < gone:
         left = [each for each in begun if _alive(each.name)]
+        # nor is there a folder of results any more
+        left += [each for each in (tmp_path / "homes").iterdir() if each.is_dir()]
         time.sleep(0.05)
     assert not left and not processes(judge.pid)
 

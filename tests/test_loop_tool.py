@@ -341,6 +341,19 @@ def test_an_entry_that_the_loop_did_not_write_is_told(here, capsys):
         ({"rows": [3]}, "rows[0] must be an object; it is 3"),
         ({"geomean_us": "fast"}, "geomean_us must be a number or null; it is 'fast'"),
         ({"geomean_us": float("inf")}, "geomean_us must be a finite number; it is inf"),
+        ({"geomean_us": 10**400}, "geomean_us must be a finite number; it is 1000000"),
+        (
+            {"rows": [tried(1, 400.0)["rows"][0] | {"cond": 10**400}]},
+            "rows[0].cond must be a finite number; it is 10000",
+        ),
+        (
+            {"rows": [tried(1, 400.0)["rows"][0] | {"certificate": [1.0]}]},
+            "rows[0].certificate must be an object; it is",
+        ),
+        (
+            {"rows": [tried(1, 400.0)["rows"][0] | {"certificate": {"factor": "x"}}]},
+            "rows[0].certificate.factor must be a number or null; it is 'x'",
+        ),
         ({"family": 7}, "family must be text or null; it is 7"),
         ({"provenance": {"gpu": None}}, "provenance lacks cpu, torch, commit"),
         ({"kind": "family", "family": "a", "event": "kill", "reason": "x"}, "reason must be one"),
@@ -353,6 +366,17 @@ def test_an_entry_that_is_none_is_told_by_whoever_reads_it(here, capsys, change,
     for command in (["log"], ["show", "1"], ["diff", "1", "1"], ["beam"], ["report"]):
         assert main(command) == 2
         assert message in capsys.readouterr().err
+
+
+def test_what_may_be_left_out_of_an_entry_is_no_fault_of_it(here, capsys):
+    entry = tried(1, 400.0, prediction="350 us")
+    for key in ("parent", "family", "idea", "hypothesis", "sha256", "printed", "geomean_us"):
+        del entry[key]
+    with open("ledger.jsonl", "w") as file:
+        file.write(json.dumps(entry) + "\n")
+    for command in (["log"], ["show", "1"], ["diff", "1", "1"], ["beam"], ["report"]):
+        assert main(command) == 0
+    assert "| #1 |  | 350 us | passed |" in capsys.readouterr().out
 
 
 def test_two_scores_are_compared_case_by_case():

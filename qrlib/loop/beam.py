@@ -139,9 +139,8 @@ def warnings(log):
 def pairs(log):
     """[(Family, Family)]: neutral ideas about different costs that nobody has put together."""
     neutral = [each for each in families(log) if each.neutral and not each.killed]
-    tried = {
-        frozenset(each["family"].split("+")) for each in log.tries if "+" in (each["family"] or "")
-    }
+    named = [each.get("family") or "" for each in log.tries]
+    tried = {frozenset(family.split("+")) for family in named if "+" in family}
     return [
         (a, b)
         for a, b in combinations(neutral, 2)

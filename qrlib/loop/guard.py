@@ -1,12 +1,12 @@
 """Stands between the judge and a candidate, so that nothing goes on when the judge is gone.
 
-    python guard.py LIFE STATUS COMMAND...
+    python guard.py LIFE STATUS FOLDER COMMAND...
 
 It begins the command in a session of its own, and says on the pipe STATUS what its process is, and
 how it has ended. When nobody holds the other end of the pipe LIFE any more, it ends all that the
-command has begun. On Linux that is whoever has it among his parents' parents: who loses his parent
-becomes a child of this process, wherever he has gone. It imports nothing of this package, to be
-there at once.
+command has begun: on Linux whoever has it among his parents' parents, for who loses his parent
+becomes a child of this process, wherever he has gone. Then it removes FOLDER, as the judge would
+have. It imports nothing of this package, to be there at once.
 """
 
 import ctypes
@@ -77,7 +77,7 @@ def run(command, parent):
         os.execv(command[0], command)
 
 
-def main(life, status, command):
+def main(life, status, folder, command):
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     for fd in (life, status):
         os.set_inheritable(fd, False)
@@ -107,7 +107,11 @@ def main(life, status, command):
             # once is enough
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     end(worker)
+    # only now, for it takes a while to import
+    from shutil import rmtree
+
+    rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])

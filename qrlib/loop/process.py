@@ -147,11 +147,12 @@ class Process:
             # whoever reads nothing, or does not say all, is waited for no longer than he may take
             for fd in (self.ask_fd, told):
                 os.set_blocking(fd, False)
+            guarding = [sys.executable, "-I", "-S", guard.__file__]
             worker = [sys.executable, "-u", "-m", "qrlib.loop.worker", str(asked), str(replies)]
             worker += [str(self.device), json.dumps(self.sweep)]
             try:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", guard.__file__, str(life), str(status), *worker],
+                    [*guarding, str(life), str(status), self.home, *worker],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

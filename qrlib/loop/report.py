@@ -88,10 +88,10 @@ def report(log, picture=None, basis=None):
             (
                 (
                     f"#{each['id']}",
-                    each["hypothesis"],
+                    each.get("hypothesis") or "",
                     each["prediction"],
                     short(each["geomean_us"], unit=" us")
-                    if each["geomean_us"]
+                    if each.get("geomean_us")
                     else each["verdict"],
                 )
                 for each in told

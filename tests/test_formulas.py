@@ -116,6 +116,7 @@ g
         (r"\eps x", "εx"),
         (r"\abs x", "|x|"),
         (r"\texttt{log\_m}", "log_m"),
+        (r"\text{5\$}", "5$"),
         (r"\begin{aligned}a &= b \\[1ex] c &= d\end{aligned}", "a=bc=d"),
     ],
 )
@@ -129,6 +130,7 @@ def test_macros_and_columns_are_read(tex, said):
         (r"\unheard{x}", r"of which \\unheard is left"),
         (r"a & b", "of which & is left"),
         (r"\text{as \unheard}", r"of which \\unheard is left"),
+        (r"\text{if $x$ is}", r"of which \$ is left"),
         (r"\left( x", "must have a form that needs no script"),
         (r"\norm", "must be followed by what it takes"),
         (r"\norm{x", "every brace must be closed"),

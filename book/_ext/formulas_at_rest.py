@@ -30,6 +30,8 @@ RATHER = (
     # a relation it is, in both ways of writing
     (re.compile(r"\\mathrel(?![A-Za-z])"), ""),
 )
+# TeX in words is not set; a dollar that is meant has a backslash
+WITHIN = re.compile(r"(?<!\\)\$")
 # what is left of TeX outside of words: a command, or a column
 LEFT = re.compile(r"\\(?:[A-Za-z]+|.?)|&(?!#?\w+;)|&amp;")
 # sidebars are opened by scripts; no_script.css lays them under the article
@@ -99,7 +101,8 @@ def mathml(tex, macros, display="inline"):
     # the converter has an error of its own for each kind of mistake
     except Exception as error:
         raise ValueError(f"{fault}: {error!r}") from error
-    if left := LEFT.search(re.sub(r"<mtext.*?</mtext>|<[^>]+>", _keep_tex, out)):
+    rest = re.sub(r"<mtext.*?</mtext>|<[^>]+>", _keep_tex, out)
+    if left := WITHIN.search(plain) or LEFT.search(rest):
         raise ValueError(
             f"{fault}, of which {left[0]} is left: write it otherwise, or teach "
             "book/_ext/formulas_at_rest.py to"

@@ -4,14 +4,17 @@ A launch takes some seconds, most of them to import torch, so one has all that c
 """
 
 import json
+import logging
 import math
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from types import SimpleNamespace
 
 import pytest
@@ -44,6 +47,7 @@ PLANTED = {
     "by_batch": "if len(A) == 6:\n    H[:2, 0, -1] = torch.nextafter(H[:2, 0, -1], zero)",
     "slow_here": "assert os.environ['NCCL_NVLS_ENABLE'] == '0'\ntime.sleep(0.3 * rank)",
     "raises": "if rank == 1:\n    raise ValueError('nothing for rank 1')",
+    "leaves": "if rank == 1:\n    raise SystemExit(0)",
     "killed": "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)",
     "hangs": "if rank == 1:\n    time.sleep(1000)",
 }
@@ -404,15 +408,41 @@ class TestLaunched:
         assert slow["median_us"] > 3e5 > slow[ALL]["median_us"] and slow["host_us"] > 3e5
 
     @pytest.mark.usefixtures("importable")
-    def test_what_is_raised_is_told_on_every_rank(self, capfd, tmp_path):
+    @pytest.mark.parametrize(
+        "stage, raised", (("raises", "ValueError: nothing for rank 1"), ("leaves", "SystemExit: 0"))
+    )
+    def test_what_is_raised_is_told_on_every_rank(
+        self, stage, raised, capfd, monkeypatch, tmp_path
+    ):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         path = tmp_path / "a.json"
-        assert main([*ONE_CASE, "--stage", "raises", "--json", str(path)]) == 1
+        level = logging.getLogger("torch.distributed.elastic").level
+        assert main([*ONE_CASE, "--stage", stage, "--json", str(path)]) == 1
         said = capfd.readouterr().err.splitlines()
         for rank in (0, 1):
-            assert (
-                f"rank {rank} of 2: stopped; rank 1 failed: ValueError: nothing for rank 1" in said
-            )
+            assert f"rank {rank} of 2: stopped; rank 1 failed: {raised}" in said
         assert said[-1] == "nothing was measured" and not path.exists()
+        # nor is anything left of the launcher
+        assert not list(tmp_path.iterdir())
+        assert logging.getLogger("torch.distributed.elastic").level == level
+
+    def test_one_that_is_told_to_end_ends_quietly(self, planted):
+        command = [sys.executable, "-m", "qrlib.bench", *ONE_CASE, "--stage", "hangs"]
+        paths = os.pathsep.join([str(ROOT), str(planted)])
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PYTHONPATH": paths},
+        ) as running:
+            # the launcher has ranks when it has children
+            children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+            while len(children.read_text().split()) < 2:
+                sleep(0.1)
+            running.send_signal(signal.SIGTERM)
+            said, _ = running.communicate(timeout=gpus.PATIENCE / 3)
+        assert running.returncode == 128 + signal.SIGTERM and "Traceback" not in said, said
 
     def test_one_that_is_killed_ends_all(self, planted, tmp_path):
         path = tmp_path / "a.json"

@@ -10,9 +10,11 @@ import math
 import os
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
 from statistics import median, quantiles
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
@@ -170,30 +172,50 @@ def measure(
     return Results(origin, settings, rows)
 
 
+@contextmanager
+def _quiet():
+    """In here torch's launcher says nothing; ranks say themselves what happened."""
+    loggers = [
+        logging.getLogger(f"torch.{name}") for name in ("distributed.elastic", "multiprocessing")
+    ]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+
+
 def _launched(count, request):
     """What rank 0 returns of `work` on so many ranks; Failed with a line for each of them."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # ranks say themselves what happened
-    for name in ("torch.distributed.elastic", "torch.multiprocessing"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id="qrlib",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=0,
-        # a process that is forked could not use the GPU
-        start_method="spawn",
-    )
     try:
-        returned = elastic_launch(config, work)(request)
+        # without one it would leave a folder of its own
+        with TemporaryDirectory() as folder, _quiet():
+            config = LaunchConfig(
+                min_nodes=1,
+                max_nodes=1,
+                nproc_per_node=count,
+                logs_specs=DefaultLogsSpecs(log_dir=folder),
+                run_id="qrlib",
+                rdzv_backend="c10d",
+                rdzv_endpoint="localhost:0",
+                local_addr="localhost",
+                max_restarts=0,
+                # a process that is forked could not use the GPU
+                start_method="spawn",
+            )
+            returned = elastic_launch(config, work)(request)
     except ChildFailedError as error:
         raise Failed("\n".join(_ends(count, error.failures))) from None
+    except SignalException as ended:
+        # it has ended all ranks, and is to be seen as what it is
+        sys.exit(128 + ended.sigval)
     if isinstance(returned[0], Failed):
         raise returned[0]
     return returned[0]
@@ -227,6 +249,8 @@ def work(request):
         return found
     except Failed as failed:
         _tell(f"rank {rank} of {count}: stopped; {failed}")
+        # all know, so nobody waits for anything
+        dist.destroy_process_group()
         return failed
     except Exception as error:
         _tell(f"rank {rank} of {count}: {_say(error)}")
@@ -286,7 +310,8 @@ class Ranks:
         found = error = None
         try:
             found = call()
-        except Exception as raised:
+        # a stage that ends its process would leave the others waiting
+        except (Exception, SystemExit) as raised:
             error = _say(raised)
         said = self.meet(error)
         if any(said):

@@ -234,9 +234,16 @@ class Raises(Fake):
         raise RuntimeError("out of ideas")
 
 
+class Leaves(Fake):
+    says = "SystemExit: 0"
+
+    def trick(self, A):
+        sys.exit(0)
+
+
 TRICKS = (
     Cached, OneBuffer, OneTau, Slices, Deferred, Overwrites, InPlace, OneNaN, OneBad, Nothing, Lazy,
-    Unpaired, Short, Double, Raises,
+    Unpaired, Short, Double, Raises, Leaves,
 )  # fmt: skip
 
 
@@ -396,14 +403,15 @@ class TestShapes:
         for shape in beside_it:
             assert any(f"beside it, at {shape}: factor" in fault for fault in faults)
 
-    def test_raising_off_the_sizes_of_the_benchmark(self):
+    @pytest.mark.parametrize("raised", [NotImplementedError, SystemExit])
+    def test_raising_off_the_sizes_of_the_benchmark(self, raised):
         def specialised(A):
             if A.shape[-1] % 2:
-                raise NotImplementedError("odd")
+                raise raised("odd")
             return honest(A)
 
         faults = row_of(specialised)["faults"]
-        assert "beside it, at 3 x 15: NotImplementedError: odd" in faults
+        assert f"beside it, at 3 x 15: {raised.__name__}: odd" in faults
 
     def test_without_probes_the_file_says_so(self):
         results = run(lambda A: honest(A), protocol=Protocol(runs=2, sweep=0, probes=False))

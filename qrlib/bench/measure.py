@@ -78,7 +78,8 @@ class Contestant:
         """What is raised in here is this contestant's fault, and not the end of the others."""
         try:
             yield
-        except Exception as error:
+        # one that ends the process ends nobody else's measurement
+        except (Exception, SystemExit) as error:
             self.faults.append(_say(error))
 
     def certificate(self, A, returned):
@@ -360,7 +361,7 @@ def _probe(contestant, around):
                 found = contestant.certificate(
                     A, contestant.geqrf(contestant.task.given(A.clone()))
                 )
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 faults.append(f"{there}: {_say(error)}")
                 continue
             levels[axis].append(found)

@@ -354,6 +354,10 @@ def test_an_entry_that_the_loop_did_not_write_is_told(here, capsys):
             {"rows": [tried(1, 400.0)["rows"][0] | {"certificate": {"factor": "x"}}]},
             "rows[0].certificate.factor must be a number or null; it is 'x'",
         ),
+        (
+            {"rows": [tried(1, 400.0)["rows"][0] | {"q75_us": None}]},
+            "rows[0] must have a median and both quartiles, or none of them",
+        ),
         ({"family": 7}, "family must be text or null; it is 7"),
         ({"provenance": {"gpu": None}}, "provenance lacks cpu, torch, commit"),
         ({"kind": "family", "family": "a", "event": "kill", "reason": "x"}, "reason must be one"),

@@ -42,7 +42,14 @@ def faults(entry, roles, costs, reasons):
     else:
         event = entry.get("event")
         form = FAMILY | (events.get(event, {}) if isinstance(event, str) else {})
-    yield from _faults(entry, form, "")
+    found = list(_faults(entry, form, ""))
+    yield from found
+    if entry["kind"] == "try" and not found:
+        for k, row in enumerate(entry["rows"]):
+            # a time has a spread
+            times = [row[key] is None for key in ("median_us", "q25_us", "q75_us")]
+            if any(times) and not all(times):
+                yield f"rows[{k}] must have a median and both quartiles, or none of them"
 
 
 def _faults(x, form, where):

@@ -6,7 +6,8 @@ It begins the command in a session of its own, and says on the pipe STATUS what 
 how it has ended. When nobody holds the other end of the pipe LIFE any more, it ends all that the
 command has begun: on Linux whoever has it among his parents' parents, for who loses his parent
 becomes a child of this process, wherever he has gone. Then it removes FOLDER, as the judge would
-have. It imports nothing of this package, to be there at once.
+have. It imports nothing of this package, to be there at once. A candidate that stops it, or that
+holds LIFE open by /proc, goes on when the judge is killed; the judge, while it is there, ends it.
 """
 
 import ctypes

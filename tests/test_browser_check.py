@@ -85,6 +85,17 @@ FAULTS = {
     "table": (page("<p>| a | b |\n| --- | --- |\n| 1 | 2 |</p>"), "a table that is still text"),
     "drawing": (page('<svg width="9" height="9"></svg>'), "drawing without a label"),
     "contrast": (page(PALE), "axe color-contrast"),
+    "night": (
+        page("<style>[data-theme=dark] p { background: #ddd }</style><p>Pale at night.</p>"),
+        "[dark 1280]: axe color-contrast",
+    ),
+    "small": (
+        page(
+            "<style>@media (min-width: 600px) { .small { display: none } }</style>"
+            '<p class="small"><a href="#top" aria-label=""></a></p>'
+        ),
+        "[dark 390]: axe link-name",
+    ),
     "folded": (
         page(f"<details><summary>More</summary>{PALE}</details>"),
         "axe color-contrast",

@@ -426,7 +426,7 @@ EXERCISES = (
         steps=tuple((what, _reads(what, *rest)) for what, *rest in _CONTENTS),
         hints=(
             "Line by line: what is wrong with one says nothing of the next.",
-            "content.split(b'\\n'), and json.loads of each line in a try.",
+            "Split the content at its newlines; json.loads of each line is for a try.",
             "except ValueError catches half a line and half a letter; isinstance(entry, dict) the "
             "rest.",
         ),

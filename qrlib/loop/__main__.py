@@ -13,13 +13,6 @@ from qrlib.bench.results import command_line
 from qrlib.loop import beam, forms, history, ledger, shown, workspace
 from qrlib.loop.report import report
 
-# what is to be said with what is decided of a family
-DECISIONS = {
-    "open": ("role", "cost", "hypothesis"),
-    "keep": ("because",),
-    "kill": ("reason", "because"),
-}
-
 
 def parser():
     p = argparse.ArgumentParser(prog="python -m qrlib.loop", description=__doc__.split("\n\n")[0])
@@ -158,7 +151,7 @@ def _read(options):
     for sentence in log.damaged:
         print(f"{path}: {sentence}", file=sys.stderr)
     for each in log.entries:
-        if found := list(forms.faults(each, beam.ROLES, beam.COSTS, tuple(beam.REASONS))):
+        if found := list(forms.faults(each)):
             more = f" and {len(found) - 3} more" if len(found) > 3 else ""
             raise ValueError(
                 f"{path}: an entry must be one that the loop has written; of #{each['id']} "
@@ -255,11 +248,11 @@ def _diff(options):
 
 
 def _beam(options):
-    every = dict.fromkeys(key for keys in DECISIONS.values() for key in keys)
+    every = dict.fromkeys(key for keys in forms.EVENTS.values() for key in keys)
     given = [key for key in every if getattr(options, key) is not None]
-    own = DECISIONS.get(options.what, ())
+    own = forms.EVENTS.get(options.what, ())
     if unfit := [f"--{key}" for key in given if key not in own]:
-        known = "; ".join(f"{what}: --{', --'.join(keys)}" for what, keys in DECISIONS.items())
+        known = "; ".join(f"{what}: --{', --'.join(keys)}" for what, keys in forms.EVENTS.items())
         raise ValueError(
             f"beam {options.what or 'alone'} must do without {', '.join(unfit)}, which it would "
             f"not look at; what is for which: {known}"

@@ -2,6 +2,8 @@
 
 import sys
 
+from qrlib.loop.beam import COSTS, REASONS, ROLES
+
 WORDS, NUMBER = str | None, int | float | None
 # an object with numbers in it, by whatever names; or null
 NUMBERS = {}
@@ -23,25 +25,22 @@ MORE = {
     **dict.fromkeys(("sha256", "printed"), WORDS),
     "geomean_us": NUMBER,
 }
-FAMILY = {"date": str, "family": str, "event": ("open", "keep", "kill")}
+# what is to be said with what is decided of a family
+EVENTS = {
+    "open": {"role": ROLES, "cost": COSTS, "hypothesis": str},
+    "keep": {"because": str},
+    "kill": {"reason": tuple(REASONS), "because": str},
+}
+FAMILY = {"date": str, "family": str, "event": tuple(EVENTS)}
 
 
-def faults(entry, roles, costs, reasons):
-    """Sentences: what of an entry, {"kind": "try" or "family", ...}, cannot be read.
-
-    Args:
-        roles, costs, reasons: those of a family.
-    """
-    events = {
-        "open": {"role": roles, "cost": costs, "hypothesis": str},
-        "keep": {"because": str},
-        "kill": {"reason": reasons, "because": str},
-    }
+def faults(entry):
+    """Sentences: what of an entry, {"kind": "try" or "family", ...}, cannot be read."""
     if entry["kind"] == "try":
         form = TRY | {key: MORE[key] for key in MORE if key in entry}
     else:
         event = entry.get("event")
-        form = FAMILY | (events.get(event, {}) if isinstance(event, str) else {})
+        form = FAMILY | (EVENTS.get(event, {}) if isinstance(event, str) else {})
     found = list(_faults(entry, form, ""))
     yield from found
     if entry["kind"] == "try" and not found:

@@ -28,27 +28,42 @@ def prctl(what, value):
         ctypes.CDLL(None).prctl(what, value)
 
 
-def begun(pid):
-    """Ids of all that process pid has begun, and they; nothing where there is no /proc."""
-    parents = {}
+def stat(pid):
+    """Fields of /proc/pid/stat from the state on; bytes, for a process need not be called in text.
+
+    Raises:
+        OSError: there is no such process, or no /proc.
+    """
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def alive():
+    """{process id: its `stat`} of all; one that has ended does nothing. Empty without a /proc."""
+    found = {}
     with suppress(OSError):
         for name in filter(str.isdigit, os.listdir("/proc")):
-            with suppress(OSError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
-                stat = file.read().rpartition(b")")[2].split()
-                # one that has ended does nothing any more
-                if stat[0] != b"Z":
-                    parents[int(name)] = int(stat[1])
-    own = {pid}
-    while more := {child for child, parent in parents.items() if parent in own} - own:
+            with suppress(OSError, IndexError):
+                fields = stat(name)
+                if fields[0] != b"Z":
+                    found[int(name)] = fields
+    return found
+
+
+def begun(own, processes):
+    """Ids of these and of all that they have begun, among processes as `alive` gives them."""
+    own = set(own)
+    while more := {pid for pid, fields in processes.items() if int(fields[1]) in own} - own:
         own |= more
-    return own - {pid}
+    return own
 
 
 def end(worker):
     """End all of it. What is ended may have begun another one just before."""
     with suppress(ProcessLookupError):
         os.killpg(worker, signal.SIGKILL)
-    while left := begun(os.getpid()):
+    own = os.getpid()
+    while left := begun({own}, alive()) - {own}:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

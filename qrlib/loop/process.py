@@ -365,25 +365,16 @@ class Process:
         begun them, or they were seen before.
         """
         mark, guarding = f"{MARK}={self.token}".encode(), self.process.pid
-        parents, begun, own = {}, {}, {guarding}
-        for entry in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
-            if entry.name.isdigit():
-                pid = int(entry.name)
-                with suppress(OSError, IndexError):
-                    # what a process is called need be no text
-                    stat = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-                    # one that has ended, and that nobody has asked about, does nothing any more
-                    if stat[0] == b"Z" or pid == guarding:
-                        continue
-                    parents[pid], begun[pid] = int(stat[1]), stat[19]
-                    if (pid, stat[19]) in self.seen:
-                        own.add(pid)
-                    elif mark in (entry / "environ").read_bytes().split(b"\0"):
-                        own.add(pid)
-        while more := {pid for pid, parent in parents.items() if parent in own} - own:
-            own |= more
-        own.remove(guarding)
-        self.seen |= {(pid, begun[pid]) for pid in own}
+        processes, own = guard.alive(), {guarding}
+        processes.pop(guarding, None)
+        for pid, fields in processes.items():
+            with suppress(OSError):
+                if (pid, fields[19]) in self.seen:
+                    own.add(pid)
+                elif mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    own.add(pid)
+        own = guard.begun(own, processes) - {guarding}
+        self.seen |= {(pid, processes[pid][19]) for pid in own}
         return own
 
     def _queued(self):
@@ -399,8 +390,8 @@ class Process:
         ticks = 0
         for pid in self._processes():
             with suppress(OSError, IndexError):
-                stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-                ticks += int(stat[11]) + int(stat[12])
+                fields = guard.stat(pid)
+                ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def _kill(self):

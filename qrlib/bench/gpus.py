@@ -6,14 +6,13 @@ after each call. What is raised on one rank is told on all of them, and nothing 
 """
 
 import logging
-import math
 import os
 import sys
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
-from statistics import median, quantiles
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -23,7 +22,18 @@ import torch.distributed as dist
 from qrlib.bench import cases
 from qrlib.bench.clock import Clock
 from qrlib.bench.judge import COMPACT, RESIDUALS, held, pair, prints, spots
-from qrlib.bench.measure import Contestant, Protocol, _fitting, _glance, _judge, _say, resolve
+from qrlib.bench.measure import (
+    Contestant,
+    Protocol,
+    _finite,
+    _fitting,
+    _glance,
+    _judge,
+    _of_clock,
+    _quartiles,
+    _say,
+    resolve,
+)
 from qrlib.bench.results import Results, provenance, short, words
 from qrlib.matrices import BENCHMARK_CASES
 from qrlib.sharding import on_shards
@@ -354,15 +364,7 @@ def _measured(ranks, request):
             if ranks.rank == 0 and sys.stderr.isatty():
                 _tell(f"{words(case)}, {stage}")
             rows.append(_timed(ranks, inputs, stage, clock, request.protocol))
-    return rows, {
-        "sweep": clock.buffer.numel(),
-        "clock": "CUDA events, and the host's until the GPU is idle"
-        if clock.cuda
-        else "the host's",
-        "overhead_us": round(clock.overhead_us, 2),
-        "threads": torch.get_num_threads(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-    }
+    return rows, _of_clock(clock)
 
 
 def _timed(ranks, inputs, stage, clock, protocol):
@@ -524,11 +526,6 @@ def _row(inputs, stage, count, took, judged, differ):
     }
 
 
-def _finite(worst):
-    # JSON has no infinity; the fault says it
-    return {name: x if math.isfinite(x) else None for name, x in worst.items()}
-
-
 def _worst(values):
     values = list(values)
     return None if None in values else max(values, default=None)
@@ -536,8 +533,7 @@ def _worst(values):
 
 def _spread(took):
     us = [each.us for each in took]
-    # of one run the quartiles are that run
-    low, middle, high = quantiles(us if len(us) > 1 else 2 * us, n=4, method="inclusive")
+    low, middle, high = _quartiles(us)
     return {
         "median_us": middle,
         "q25_us": low,

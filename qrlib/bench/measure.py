@@ -175,18 +175,12 @@ def measure(
     cases = [case if hasattr(case, "_fields") else Case(*case) for case in cases]
     clock = Clock(device, protocol.sweep)
     modes = ("eager", "replay") if replay else ("eager",)
-    settings = asdict(protocol) | {
-        "sweep": clock.buffer.numel(),
+    settings = asdict(protocol) | _of_clock(clock)
+    settings |= {
         "cases": [tuple(case) for case in cases],
         "baseline": baseline and resolve(baseline)[0],
-        "clock": "CUDA events, and the host's until the GPU is idle"
-        if clock.cuda
-        else "the host's",
         "replay": "stages through qrlib.plan, others captured whole; the time of the GPU, with the "
         "way of the input into the graph, without its launch and a copy of what leaves it",
-        "overhead_us": round(clock.overhead_us, 2),
-        "threads": torch.get_num_threads(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
     origin = provenance(device, command, commit)
     rows = []
@@ -370,12 +364,34 @@ def _probe(contestant, around):
     return faults or out_of_line(contestant.worst, levels)
 
 
+def _of_clock(clock):
+    """What a file says of the clock, and of what it depends on."""
+    return {
+        "sweep": clock.buffer.numel(),
+        "clock": "CUDA events, and the host's until the GPU is idle"
+        if clock.cuda
+        else "the host's",
+        "overhead_us": round(clock.overhead_us, 2),
+        "threads": torch.get_num_threads(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def _quartiles(us):
+    """The lower one, the median and the upper one; of one run they are that run."""
+    return quantiles(us if len(us) > 1 else 2 * us, n=4, method="inclusive")
+
+
+def _finite(worst):
+    # JSON has no infinity; the fault says it
+    return {name: x if isfinite(x) else None for name, x in worst.items()}
+
+
 def _row(each, base, inputs):
     """The row of a contestant, with times only if nothing is wrong with it."""
     case, ok = inputs.case, not each.faults
     us = [time.us for time in each.times]
-    # of one run the quartiles are that run
-    spread = quantiles(us if len(us) > 1 else 2 * us, n=4, method="inclusive") if ok else 3 * [None]
+    spread = _quartiles(us) if ok else 3 * [None]
     fair = ok and base and not base.faults and base.task.purpose == each.task.purpose
     against = median(time.us for time in base.times) if fair else None
     return {
@@ -394,9 +410,7 @@ def _row(each, base, inputs):
         "times_us": [round(x, 3) for x in us] if ok else [],
         "host_us": median(time.host_us for time in each.times) if ok else None,
         "speedup": against and against / spread[1],
-        # JSON has no infinity; the fault says it
-        "certificate": each.worst
-        and {name: x if isfinite(x) else None for name, x in each.worst.items()},
+        "certificate": each.worst and _finite(each.worst),
         "first_call_ms": each.facts.get("first_call_ms"),
         "extra_bytes": each.facts.get("extra_bytes"),
         "host_sync": each.facts.get("host_sync"),

@@ -207,8 +207,7 @@ def test_every_mirror_is_orthogonal_whatever_the_gram_matrix_lost(dtype):
     V, T, tau, *_, ok = rc.reconstruct(P)
     assert ok.all()
     V, tau = V.double(), tau.double()
-    # in float64 the sum here rounds as much as the one in tau, by some eps of 2 on each machine
-    assert (tau * (V * V).sum(1) - 2).abs().max() < 16 * EPS[dtype]
+    assert (tau * (V * V).sum(1) - 2).abs().max() <= 8 * EPS[dtype]
     T_V = larft(V, tau)
     assert (T.double() - T_V).abs().max() < 200 * EPS[dtype]
 

@@ -239,9 +239,22 @@ def test_batch_members_are_independent(stage):
     H, tau = qrlib.geqrf(A, stage=stage)
     order = torch.randperm(len(A), generator=torch.Generator().manual_seed(0))
     H2, tau2 = qrlib.geqrf(A[order], stage=stage)
-    # not to the bit: on some machines BLAS rounds by where in a cache line a matrix begins
     torch.testing.assert_close(H2, H[order], rtol=0, atol=1e-4)
     torch.testing.assert_close(tau2, tau[order], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("stage", ALL_STAGES)
+def test_batch_members_are_independent_to_the_bit(stage):
+    A = torch.cat([batch_of(f, 1, 33) for f in FAMILIES])
+    order = torch.randperm(len(A), generator=torch.Generator().manual_seed(0))
+    if stage != "s01_mirror" and not torch.equal(
+        torch.geqrf(A[order])[0], torch.geqrf(A)[0][order]
+    ):
+        pytest.skip("here LAPACK itself rounds by where in a cache line a matrix begins")
+    H, tau = qrlib.geqrf(A, stage=stage)
+    H2, tau2 = qrlib.geqrf(A[order], stage=stage)
+    assert torch.equal(H2, H[order])
+    assert torch.equal(tau2, tau[order])
 
 
 @pytest.mark.parametrize("stage", ALL_STAGES)

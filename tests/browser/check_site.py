@@ -149,21 +149,12 @@ LOOK = """
 }
 """
 
-# of colours, which the theme decides, and not the width
-COLOURS = ("color-contrast", "link-in-text-block")
-# {(theme, width): options of axe, where it looks}; for a long page it takes most of a minute
-RULES = {
-    ("light", 1280): {},
-    ("dark", 1280): {"runOnly": COLOURS},
-    ("dark", 390): {"rules": dict.fromkeys(COLOURS, {"enabled": False})},
-}
 AXE = """
-async options => {
+async () => {
   const article = document.querySelector("main article, article, main");
   if (!article) return [];
   // the preload is for one rule about rotated screens, and asks for style sheets at wrong addresses
-  const always = { resultTypes: ["violations"], preload: false };
-  const { violations } = await axe.run(article, { ...always, ...options });
+  const { violations } = await axe.run(article, { resultTypes: ["violations"], preload: false });
   const why = n => n.failureSummary.split("\\n").slice(1).join("; ").trim();
   return violations.flatMap(v => v.nodes.slice(0, 3).map(
     n => `axe ${v.id} (${v.impact}): ${n.target.join(" ")}: ${why(n)}`));
@@ -406,9 +397,7 @@ def check_theme(site, chromium, theme, pages, shots=None):
                     where = f"{name} [{theme} {width}]"
                     page.set_viewport_size({"width": width, "height": HEIGHT})
                     page.evaluate(SETTLED)
-                    found = page.evaluate(LOOK)
-                    if (theme, width) in RULES:
-                        found += page.evaluate(AXE, RULES[theme, width])
+                    found = page.evaluate(LOOK) + page.evaluate(AXE)
                     for stepper in page.locator(".qr-stepper").all():
                         found += check_stepper(page, stepper)
                         steppers += 1

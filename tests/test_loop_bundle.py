@@ -15,7 +15,8 @@ from qrlib import matrices
 from qrlib.bench.results import ROOT
 from qrlib.loop import bundle as bundles
 from qrlib.loop.bundle import bundle, modules
-from qrlib.matrices import BENCHMARK_CASES
+from qrlib.loop.runner import evaluate
+from qrlib.matrices import BENCHMARK_CASES, TEST_CASES
 from qrlib.stages import POLICIES, STAGES, TRITON, stage
 
 pytest.importorskip("triton")
@@ -132,6 +133,51 @@ def test_on_a_gpu_it_starts_the_same_kernels(loaded, name, precision):
 def _told(launch):
     config = launch.config
     return config.name, config.key[1:], launch.grid, config.kernel.fn.__code__.co_code
+
+
+ON_A_GPU = """
+import sys
+for name in ("qrlib", "jaxtyping", "beartype"):
+    sys.modules[name] = None
+sys.path.insert(0, ".")
+import torch, submission
+A = torch.load(sys.argv[1] + ".pt").cuda()
+torch.save([X.cpu() for X in submission.custom_kernel(A)], sys.argv[1] + "_found.pt")
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("precision", ["fast", "fp32"])
+def test_on_a_gpu_it_passes_all_cases_alone_and_takes_what_the_package_takes(tmp_path, precision):
+    alone, package = tmp_path / "alone", tmp_path / "package.py"
+    alone.mkdir()
+    (alone / "submission.py").write_text(bundle("s10_blackwell", precision), encoding="utf-8")
+    # kernels of all sizes are compiled by as many processes, each of which has the file only
+    inputs = {case.n: case for case in (*TEST_CASES, *BENCHMARK_CASES)}
+    inputs = {str(n): torch.from_numpy(matrices.make(*case, seed=5)) for n, case in inputs.items()}
+    for n, A in inputs.items():
+        torch.save(A, alone / f"{n}.pt")
+    started = [
+        subprocess.Popen([sys.executable, "-I", "-B", "-c", ON_A_GPU, n], cwd=alone) for n in inputs
+    ]
+    assert [each.wait() for each in started] == [0] * len(inputs)
+    for n, A in inputs.items():
+        found = torch.load(alone / f"{n}_found.pt")
+        assert same_bits(found, [X.cpu() for X in geqrf("s10_blackwell", precision)(A.cuda())])
+
+    file = alone / "submission.py"
+    tested = evaluate(file, "test", device="cuda", seed=1)
+    assert tested.passed, tested
+    package.write_text(
+        f"import sys\n\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from qrlib.stages.s10_blackwell import geqrf\n\n\n"
+        f"def custom_kernel(data):\n    return geqrf(data, policy={precision!r})\n"
+    )
+    mine, theirs = (evaluate(path, "bench", device="cuda", seed=1) for path in (file, package))
+    print(f"{precision}\n{tested}\n{mine}\n{theirs}")
+    assert mine.passed and theirs.passed, f"{mine}\n{theirs}"
+    assert abs(mine.geomean_us / theirs.geomean_us - 1) <= 0.03, f"{mine}\n{theirs}"
 
 
 def test_a_kernel_of_the_file_compiles(loaded):

@@ -90,46 +90,95 @@ class Plan:
             whole = module.pays(B, m, n, replayed=True)
             geqrf, by_updates = partial(geqrf, whole=whole), not whole
         one_launch = hasattr(module, "alone") and module.alone(m, n)
-        tasks = []
-        if one_launch or (by_updates and A.numel() >= COPIED):
+        # what is captured, a graph for each, with a branch for each function of nothing in it
+        phases, self._fill_rest = [], None
+        if one_launch or by_updates:
             H, tau = A.new_empty(B, m, n), A.new_empty(B, min(m, n))
             self._buffers, self._result = (H, tau), lambda: QR(H, tau)
         if one_launch:
             # it reads A where it is, and a graph would have it copied
             self._fill = lambda A: module.launch(A, H, tau)
-        elif by_updates and A.numel() >= COPIED:
-            from qrlib.scaling import scale
-
-            six, nine = _stage("s06_update"), _stage("s09_mixed")
-            factor = partial(
-                six.factor,
-                panel=getattr(module, "panel", six.panel),
-                corner=getattr(module, "corner", six.no_corner),
-            )
-            e = A.new_empty(B, n, dtype=torch.int32)
-            flags = nine.flags(A, self.precision if self.stage in POLICIES else "fp32")
-            branches = max([1, *(k for matrices, k in BRANCHES if B >= matrices)])
-            parts = list(zip(*(X.chunk(branches) for X in (H, e, tau))))
-            self.branches = len(parts)
-            own = [None] * len(parts) if flags is None else flags.chunk(branches)
-            tasks = [
-                partial(factor, *part, update=nine.router(flat, min(m, n)))
-                for part, flat in zip(parts, own)
-            ]
-            self._fill = lambda A: scale(A, H, e, flags, nine.SPIKE)
-            self._buffers += (e,) if flags is None else (e, flags)
+        elif by_updates:
+            phases = self._loop(module, A, H, tau)
         else:
             X, found = A.clone(memory_format=torch.contiguous_format), {}
             # the graph's own result takes the place of that before the capture, which is let go
-            tasks = [lambda: found.update(result=geqrf(X))]
+            phases = [[lambda: found.update(result=geqrf(X))]]
             self._fill = X.copy_
             self._buffers, self._result = (X,), lambda: found["result"]
-        self._graph = None
+        if phases and self._fill_rest is None:
+            # there is nothing to wait for between them
+            phases = [[partial(_in_turn, parts) for parts in zip(*phases)]]
+        self._graphs = []
         if A.numel():
             self._fill(A)
-            self._graph = _captured(tasks) if tasks else None
-        elif tasks:
-            tasks[0]()
+            if self._fill_rest is not None:
+                self._side = torch.cuda.Stream()
+                self._fill_rest(A)
+            self._graphs = _captured(phases)
+        else:
+            for tasks in phases:
+                _in_turn(tasks)
+
+    def _start(self, A, stream):
+        """Launch all that a call is of, on a stream."""
+        begun = torch.cuda.Event()
+        begun.record(stream)
+        self._fill(A)
+        for k, graph in enumerate(self._graphs):
+            if k == 1:
+                # begun beside the first graph, which the host launches before it
+                self._side.wait_event(begun)
+                with torch.cuda.stream(self._side):
+                    self._fill_rest(A)
+                stream.wait_stream(self._side)
+            graph.replay()
+
+    def _loop(self, module, A, H, tau):
+        """What stage 6's loop does in a graph, as functions of nothing: of each branch two.
+
+        The second ones need all columns of A in the scale of the loop. The first ones only those of
+        two panels, so that the others are brought there beside them; if A is copied, by themselves.
+        """
+        from qrlib.scaling import scale
+
+        six, nine = _stage("s06_update"), _stage("s09_mixed")
+        panel = getattr(module, "panel", six.panel)
+        corner = getattr(module, "corner", six.no_corner)
+        B, m, n = A.shape
+        e = A.new_empty(B, n, dtype=torch.int32)
+        flags = nine.flags(A, self.precision if self.stage in POLICIES else "fp32")
+        self._buffers += (e,) if flags is None else (e, flags)
+        begun, copied = six.first_columns(A), A.numel() < COPIED
+        if copied:
+            X = A.clone(memory_format=torch.contiguous_format)
+            self._buffers, self._fill = (*self._buffers, X), X.copy_
+        else:
+            X = H
+            self._fill = lambda A: scale(A, H, e, flags, nine.SPIKE, (0, begun))
+            if begun < n:
+                self._fill_rest = lambda A: scale(A, H, e, flags, nine.SPIKE, (begun, n))
+        branches = max([1, *(k for matrices, k in BRANCHES if B >= matrices)])
+        parts = list(zip(*(part.chunk(branches) for part in (X, H, e, tau))))
+        self.branches = len(parts)
+        own = [None] * len(parts) if flags is None else flags.chunk(branches)
+
+        def halves(X, H, e, tau, flat):
+            # made once, with its zeros, which no replay overwrites
+            memory = six.Memory.of(H, "fp16x3", ahead=len(H) < six.AHEAD)
+            self._buffers += memory.tensors()
+            routed = nine.router(flat, min(m, n))
+            running = []
+
+            def first():
+                if copied:
+                    scale(X, H, e, flat, nine.SPIKE)
+                running[:] = [six.halves(H, e, tau, "fp16x3", panel, routed, corner, memory)]
+                next(running[0], None)
+
+            return first, lambda: next(running.pop(), None)
+
+        return list(zip(*(halves(*part, flat) for part, flat in zip(parts, own))))
 
     def __call__(self, A, *, copy=True):
         """QR(H, tau) of A, [..., m, n] and [..., k].
@@ -159,9 +208,7 @@ class Plan:
             stream.wait_event(self._free)
             try:
                 if A.numel():
-                    self._fill(flat(A))
-                if self._graph:
-                    self._graph.replay()
+                    self._start(flat(A), stream)
                 H, tau = self._result()
                 if copy:
                     H, tau = H.clone(), tau.clone()
@@ -174,14 +221,17 @@ class Plan:
     def held(self):
         """Bytes: {what: how many}."""
         own = sum(X.numel() * X.element_size() for X in self._buffers)
-        pool = self._graph.pool() if self._graph else None
+        pool = self._graphs[0].pool() if self._graphs else None
         segments = torch.cuda.memory_snapshot() if pool else ()
         scratch = sum(s["total_size"] for s in segments if s["segment_pool_id"] == pool)
         return {"its own buffers": own, "the graph's scratch": scratch}
 
     def __str__(self):
         held = ", ".join(f"{b / 1e6:.1f} MB for {what}" for what, b in self.held.items())
-        how = "replayed as a CUDA graph" if self._graph else "launched as it is"
+        count = len(self._graphs)
+        how = f"replayed as {'a CUDA graph' if count == 1 else f'{count} CUDA graphs'}"
+        if not count:
+            how = "launched as it is"
         branches = f" in {self.branches} branches" if self.branches > 1 else ""
         return (
             f"plan of {list(self.shape)} {str(self.dtype).removeprefix('torch.')} on "
@@ -206,23 +256,33 @@ def _check_device(device):
         )
 
 
-def _captured(tasks):
-    """A graph with a branch for each task, which is a function of nothing."""
+def _in_turn(tasks):
+    for task in tasks:
+        task()
+
+
+def _captured(phases):
+    """Graphs to be replayed in turn, each with a branch for each of its functions of nothing."""
     # what a task puts beside itself comes after it, see streams
-    main, sides = torch.cuda.Stream(priority=-1), [torch.cuda.Stream() for _ in tasks[1:]]
+    main = torch.cuda.Stream(priority=-1)
     main.wait_stream(torch.cuda.current_stream())
     # what compiles, or allocates for good, must have done so before the capture
     with torch.cuda.stream(main):
-        for task in tasks:
-            task()
+        for tasks in phases:
+            _in_turn(tasks)
     torch.cuda.current_stream().wait_stream(main)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=main):
-        for side, task in zip(sides, tasks[1:]):
-            side.wait_stream(main)
-            with torch.cuda.stream(side):
-                task()
-        tasks[0]()
-        for side in sides:
-            main.wait_stream(side)
-    return graph
+    graphs = []
+    for tasks in phases:
+        # the scratch of one is free when the next begins
+        pool = {"pool": graphs[0].pool()} if graphs else {}
+        sides = [torch.cuda.Stream() for _ in tasks[1:]]
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1], stream=main, **pool):
+            for side, task in zip(sides, tasks[1:]):
+                side.wait_stream(main)
+                with torch.cuda.stream(side):
+                    task()
+            tasks[0]()
+            for side in sides:
+                main.wait_stream(side)
+    return graphs

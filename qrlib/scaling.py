@@ -10,14 +10,16 @@ import triton.language as tl
 
 from qrlib import tiles
 
-# registers of 8 and of 16 warps hold this many numbers of a matrix, so that it is read once
+# registers of 8 and of 16 warps hold this many numbers of a matrix, so that it is read once; of
+# fewer than 32 columns in the smaller one, rows are too short for memory. Chosen by hand on one
+# H200, 2026-11-30, Triton 3.6; again: python -m qrlib.bench --case 2 3 4 --profile --replay
 TILE, LARGE_TILE = 1 << 14, 1 << 15
 
 
 @triton.jit
 def scale_kernel(
     A_ptr, H_ptr, e_ptr, flat_ptr, m, n, log_m, spike,
-    stride_ab, stride_am, stride_an, stride_hb, stride_hm,
+    stride_ab, stride_am, stride_an, stride_hb, stride_hm, stride_eb, stride_flat,
     BR: tl.constexpr, BC: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
     """H <- A 2^-e, e [B, n] such that no column of H is longer than 1. BC columns a program.
@@ -56,12 +58,12 @@ def scale_kernel(
                 more_sums, more_squares = _sums(a)
                 sums += more_sums
                 squares += more_squares
-    tl.store(e_ptr + b * n + c, e, mask=c < n)
+    tl.store(e_ptr + b * stride_eb + c, e, mask=c < n)
     if flat_ptr is not None:
         # not (>): a NaN is not flat
         spiky = (m * squares <= spike * spike * sums * sums) == 0
         flat = tl.where(tl.sum(spiky.to(tl.int32)) == 0, 1, 0)
-        tl.store(flat_ptr + b * tl.num_programs(1) + tl.program_id(1), flat)
+        tl.store(flat_ptr + b * stride_flat + tl.program_id(1), flat)
 
 
 @triton.jit
@@ -112,7 +114,7 @@ def tile(m):
     BR = max(32, next_power_of_2(m))
     if BR * 8 > LARGE_TILE:
         return 64, 64, 4
-    if BR * 16 > TILE:
+    if BR * 32 > TILE:
         return BR, LARGE_TILE // BR, 16
     return BR, min(64, TILE // BR), 8 if BR * 64 >= TILE else 4
 
@@ -130,17 +132,23 @@ def flags(A):
     return A.new_empty(B, cdiv(n, tile(m)[1]), dtype=torch.int32)
 
 
-def scale(A, H, e, flat=None, spike=0.0):
+def scale(A, H, e, flat=None, spike=0.0, columns=None):
     """Write H and e of `scaled`, and which matrices have no spikes.
 
     Args:
         flat: None, or `flags`: written; 1 in each part of a matrix where sqrt(m) |a|_2 is at most
             `spike` times |a|_1 for all its columns a, which is 1.25 for normal numbers.
+        columns: (first, end) of those that are written, all when None; parts begin with both.
     """
-    B, m, n = A.shape
+    m, n = A.shape[1:]
     BR, BC, warps = tile(m)
-    scale_kernel[(B, cdiv(n, BC))](
-        A, H, e, flat, m, n, half_log2(m), spike, *A.stride(), *H.stride()[:2],
+    first, end = columns or (0, n)
+    A, H, e = A[..., first:end], H[..., first:end], e[:, first:end]
+    if flat is not None:
+        flat = flat[:, first // BC :]
+    scale_kernel[(A.shape[0], cdiv(end - first, BC))](
+        A, H, e, flat, m, end - first, half_log2(m), spike, *A.stride(), *H.stride()[:2],
+        e.stride(0), 0 if flat is None else flat.stride(0),
         BR=BR, BC=BC, ONCE=BR >= m, num_warps=warps,
     )  # fmt: skip
 

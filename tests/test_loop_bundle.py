@@ -155,7 +155,10 @@ def test_on_a_gpu_it_passes_all_cases_alone_and_takes_what_the_package_takes(tmp
     (alone / "submission.py").write_text(bundle("s10_blackwell", precision), encoding="utf-8")
     # kernels of all sizes are compiled by as many processes, each of which has the file only
     inputs = {case.n: case for case in (*TEST_CASES, *BENCHMARK_CASES)}
-    inputs = {str(n): torch.from_numpy(matrices.make(*case, seed=5)) for n, case in inputs.items()}
+    inputs = {
+        str(n): torch.from_numpy(matrices.make(case.family, case.batch, n, cond=case.cond, seed=5))
+        for n, case in inputs.items()
+    }
     for n, A in inputs.items():
         torch.save(A, alone / f"{n}.pt")
     started = [

@@ -55,7 +55,8 @@ def factor(stage, shapes, device):
         A[-1, :, -1] = A[-1, :, 0]
         for precision in ("fp32", "fast") if stage in POLICIES else ("fp32",):
             H, tau = qrlib.geqrf(A, stage=stage, precision=precision)
-            found = qrlib.certify(A, H, tau)
+            # by torch's kernels on a GPU it would be looked at, too, and racecheck reports theirs
+            found = qrlib.certify(A.cpu(), H.cpu(), tau.cpu())
             assert found.passed, (stage, shape, precision, str(found))
 
 

@@ -11,6 +11,7 @@ from tables import batch_of, normal
 
 import qrlib
 from qrlib import streams
+from qrlib.scaling import scaled
 from qrlib.stages import s06_update, s08_cholesky
 from qrlib.streams import Branch
 from qrlib.tracer import trace
@@ -157,7 +158,9 @@ def test_launches_beside_each_other_keep_apart(monkeypatch):
     monkeypatch.setattr(s06_update, "Branch", Noting)
     A = normal(1, 200, 300)
     with trace(A=A) as t:
-        s08_cholesky.geqrf(A)
+        H, e = scaled(A)
+        memory = s06_update.Memory.of(H, "fp16x3", ahead=True)
+        s06_update.factor(H, e, H.new_empty(1, 200), panel=s08_cholesky.panel, memory=memory)
 
     def numbers(launches, *ops):
         found = {}

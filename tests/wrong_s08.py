@@ -7,7 +7,7 @@ import numpy as np
 from qrlib.teach.exercises.s08_cholesky import root, where
 
 
-def count(*, wide=64, tall=128):
+def count(*, wide=64, tall=96):
     def at_once(m, n):
         k = min(m, n)
         return sum(k - j >= wide and m - j >= tall for j in range(0, k, 64))
@@ -123,7 +123,7 @@ WRONG = {
         "all of them": (lambda m, n: math.ceil(min(m, n) / 64), "Not every panel"),
         "all full ones": (lambda m, n: min(m, n) // 64, "Not every panel"),
         "square ones too": (count(tall=64), "Not every panel"),
-        "more than twice": (count(tall=129), "Exactly twice as many rows"),
+        "more than 96": (count(tall=97), "Exactly 96 rows"),
         "narrow ones too": (count(wide=1), "fewer than 64 columns"),
         "a word": (lambda m, n: "seven", "must be a number"),
     },

@@ -6,6 +6,8 @@ tensor cores, their precision named. Where a batch is too small to fill the chip
 out, and W is summed on the way.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -407,11 +409,29 @@ def panel(H, tau, V, T, G, precision, F, branch=None):
     join_kernel[(B,)](T, G, W, shares, T.stride(0), NB=NB, N0=N0, TWO=two, num_warps=4)
 
 
-def _scratch(B, m, precision, like):
-    """F, G and T of two panels, as `panel` wants them."""
-    F = factors(B, m, precision, like)
-    F[..., :NB, NB:] = 0
-    return F, like.new_empty(B, NB, NB), like.new_zeros(B, 2 * NB, NB)
+class Memory(NamedTuple):
+    """V of a panel, and for one or two steps F, G and T of two panels, as `panel` wants them.
+
+    Panels are kept from the first row on, so that what is above their diagonals stays zero.
+    """
+
+    V: torch.Tensor
+    sets: tuple
+
+    @classmethod
+    def of(cls, H, precision, ahead=False):
+        """For the factorization of H: [B, m, n]."""
+        B, m, _ = H.shape
+        V, sets = H.new_empty(B, m, NB), ()
+        V[:, :NB] = 0
+        for _ in range(2 if ahead else 1):
+            F = factors(B, m, precision, H)
+            F[..., :NB, NB:] = 0
+            sets += ((F, H.new_empty(B, NB, NB), H.new_zeros(B, 2 * NB, NB)),)
+        return cls(V, sets)
+
+    def tensors(self):
+        return (self.V, *(X for each in self.sets for X in each))
 
 
 def no_corner(H, tau):
@@ -419,21 +439,32 @@ def no_corner(H, tau):
     return False
 
 
-def factor(H, e, tau, precision="fp16x3", panel=panel, update=update, corner=no_corner):
+def factor(
+    H, e, tau, precision="fp16x3", panel=panel, routed=update, corner=no_corner, memory=None
+):
     """H 2^e = Q R in place, and R in the scale of A; see scaling.scaled.
 
     Args:
-        tau: [B, k], written. panel, update: called as those above.
+        tau: [B, k], written. panel: called as that above, and routed as `update`.
         corner: (H, tau of a panel that no columns follow) -> whether it has factored them.
+        memory: a Memory to use, by one factorization at a time; with two sets for look-ahead.
     """
-    B, m, n = H.shape
+    for _ in halves(H, e, tau, precision, panel, routed, corner, memory):
+        pass
+
+
+def first_columns(H):
+    """How many columns `halves` asks for before it yields."""
+    return min(2 * NB, *H.shape[1:])
+
+
+def halves(H, e, tau, precision, panel, routed, corner, memory):
+    """`factor`, which yields once: from then on it needs all of H, and the routes of matrices."""
+    m, n = H.shape[1:]
     k = min(m, n)
-    # what panels of so few matrices leave idle is for the update of what is not a panel next
-    ahead = B < AHEAD
-    V = H.new_empty(B, m, NB)
-    sets = [_scratch(B, m, precision, H) for _ in range(2 if ahead else 1)]
-    # panels are kept from the first row on, so that what is above their diagonals stays zero
-    V[:, :NB] = 0
+    V, sets = memory or Memory.of(H, precision)
+    # what panels of few matrices leave idle is for the update of what is not a panel next
+    ahead = len(sets) > 1
     branch = Branch(ahead)
     for step, j in enumerate(range(0, k, 2 * NB)):
         F, G, T = sets[step % len(sets)]
@@ -443,18 +474,23 @@ def factor(H, e, tau, precision="fp16x3", panel=panel, update=update, corner=no_
         if p < n or not corner(H[:, j:, j:], tau[:, j:]):
             panel(H[:, j:, j:p], tau[:, j:p], Vj, T[:, :NB], None, precision, first, branch)
         if p < q:
-            update(Fj[..., :NB], T[:, :NB], H[:, j:, p:q], precision, e=e[:, p:q], done=NB)
+            inner = routed if j else update
+            inner(Fj[..., :NB], T[:, :NB], H[:, j:, p:q], precision, e=e[:, p:q], done=NB)
             Vp = V[:, : m - p, : q - p]
             both = Fj[..., NB:, :]
             if q < n or not corner(H[:, p:, p:], tau[:, p:]):
                 panel(H[:, p:, p:q], tau[:, p:q], Vp, T[:, NB:], G, precision, both, branch)
         branch.join()
+        if j == 0:
+            yield
+            # a graph may end here, and its branches with it
+            branch = Branch(ahead)
         r = min(q + 2 * NB, n) if ahead else n
         if r < n:
             with branch.fork():
-                beside(update, Fj, T, H[:, j:, r:], precision, G=G, e=e[:, r:], done=q - j)
+                beside(routed, Fj, T, H[:, j:, r:], precision, G=G, e=e[:, r:], done=q - j)
         if q < n:
-            update(Fj, T, H[:, j:, q:r], precision, G=G, e=e[:, q:r], done=q - j)
+            routed(Fj, T, H[:, j:, q:r], precision, G=G, e=e[:, q:r], done=q - j)
     branch.join()
     unscale(H, e, NB)
 

@@ -30,6 +30,9 @@ ROWS, MOST = 128, 64 * AXIS
 # programs that judge a panel, 4 at most, for each has its own T, and registers of a thread, where a
 # few matrices leave room
 PARTS, REGISTERS = 4, 255
+# rows from which on a panel is Cholesky's: the columns of shorter ones are too near to one another
+# for a Gram matrix, and fall. Measured on one H200, 2026-11-30, with 40 matrices of 176 and 352
+TALL = 96
 # what a certificate allows a column of a panel to be wrong, in units of m 2^-24
 LIMIT = 1.0
 
@@ -204,7 +207,7 @@ def finish_kernel(
 def panel(H, tau, V, T, G, precision, F, branch):
     """As that of stage 6, for 64 columns at once where they are tall enough; V is scratch."""
     B, m, nb = H.shape
-    if nb < NB or not 2 * NB <= m <= MOST or m * H.stride(1) >= 2**31:
+    if nb < NB or not TALL <= m <= MOST or m * H.stride(1) >= 2**31:
         # where narrow panels have not begun there has to be nothing
         V[:, :NB] = 0
         s06_update.panel(H, tau, V, T, G, precision, F, branch)

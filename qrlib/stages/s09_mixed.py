@@ -15,6 +15,7 @@ from qrlib import scaling
 from qrlib.compact import QR
 from qrlib.stages import s06_update
 from qrlib.stages.s08_cholesky import panel
+from qrlib.streams import Branch
 
 # columns from which on so many products suffice, and the largest sqrt(m) |a|_2 / |a|_1 of a column
 # a. Two products take V as float16 and C and Z whole
@@ -136,8 +137,11 @@ def router(flat, n):
         if few == "fp16" and C.shape[0] < TOGETHER and C.shape[-1] > NARROW:
             routed(V, T, C, precision, FLAT=few, **options)
             return
+        branch = Branch()
+        with branch.fork():
+            routed(V, T, C, precision, FLAT=None, **options)
         routed(V, T, C, None, FLAT=few, num_stages=STAGES, **options)
-        routed(V, T, C, precision, FLAT=None, **options)
+        branch.join()
 
     return update
 

@@ -224,7 +224,7 @@ def named(warps, rows, Q, G):
 def panel(H, tau, V, T, G, precision, F, branch):
     """As that of stage 8, and in lanes where that needs more rows."""
     B, m, nb = H.shape
-    if m >= 2 * NB or m * H.stride(1) >= 2**31:
+    if m >= s08_cholesky.TALL or m * H.stride(1) >= 2**31:
         s08_cholesky.panel(H, tau, V, T, G, precision, F, branch)
         return
     lo, f = s06_update.of_factor(F)

@@ -21,8 +21,8 @@ def at_once(m, n):
     """How many panels of an m x n matrix stage 8 factors as 64 columns at once."""
     # solution
     k = min(m, n)
-    # a panel has 64 columns, and at least twice as many rows are left for it
-    return sum(k - j >= 64 and m - j >= 128 for j in range(0, k, 64))
+    # a panel has 64 columns, and at least 96 rows are left for it
+    return sum(k - j >= 64 and m - j >= 96 for j in range(0, k, 64))
     # end
 
 
@@ -38,11 +38,11 @@ def _counts(m, n):
         if got == right:
             return
         first = range(0, min(m, n), 64)
-        tall, more = (sum(m - j >= rows for j in first) for rows in (128, 129))
+        tall, more = (sum(m - j >= rows for j in first) for rows in (96, 97))
         slips = (
             (tall, "The last one has fewer than 64 columns: it stays with stage 6."),
-            (more, "Exactly twice as many rows as columns is enough."),
-            (len(first), "Not every panel: at the end they are less than twice as tall as wide."),
+            (more, "Exactly 96 rows are enough."),
+            (len(first), "Not every panel: at the end they have fewer than 96 rows."),
             (min(m, n) // 64, "Not every panel: the square block at the end stays with stage 6."),
         )
         hint = next((said for value, said in slips if got == value), "")
@@ -326,26 +326,26 @@ EXERCISES = (
         kind="predict",
         title="who is wide and tall enough? (at_once)",
         task="""
-            Stage 8 factors a panel of 64 columns at once if it has them, and at least twice as many
-            rows; the others it leaves to stage 6. Write at_once(m, n): how many panels of an m x n
-            matrix are factored at once. Try 512 x 512 in your head first. The judge counts what the
-            stage would start.
+            Stage 8 factors a panel of 64 columns at once if it has them, and at least 96 rows; the
+            others it leaves to stage 6. Write at_once(m, n): how many panels of an m x n matrix are
+            factored at once. Try 512 x 512 in your head first. The judge counts what the stage
+            would start.
         """,
         solution=at_once,
         steps=(
             ("512 x 512", _counts(512, 512)),
             ("a tall one, 4096 x 64", _counts(4096, 64)),
             ("a square that is no multiple, 352 x 352", _counts(352, 352)),
-            ("the smallest, 128 x 64", _counts(128, 64)),
-            ("one row less", _counts(127, 64)),
+            ("the smallest, 96 x 64", _counts(96, 64)),
+            ("one row less", _counts(95, 64)),
             ("one column less", _counts(400, 63)),
             ("wide, 200 x 900", _counts(200, 900)),
-            ("small, 100 x 100", _counts(100, 100)),
+            ("small, 90 x 90", _counts(90, 90)),
         ),
         hints=(
             "Panels begin at columns 0, 64, 128, ... How many rows are left for the one at j?",
             "m - j rows. And there are only min(m, n) mirrors.",
-            "Count j in range(0, k, 64) with k - j >= 64 and m - j >= 128.",
+            "Count j in range(0, k, 64) with k - j >= 64 and m - j >= 96.",
         ),
     ),
     Exercise(

@@ -434,6 +434,8 @@ NARROW, WIDE, TALL, SLICE, ONCE = 16, 64, 2048, 256, 4096
 # of stage 9: columns from which on a matrix has two routes, and the fewest matrices and the columns
 # of which each has a launch
 ROUTED, APART, TOGETHER = 512, 32, 896
+# of stage 8: rows from which on a wide panel is by Cholesky QR
+GRAM = 96
 # of stage 10: rows and columns up to which a matrix is in the registers of a program
 ALONE = 512, 64
 # rows of stage 7's tiles, and the columns that it updates at a time; of more matrices than MANY,
@@ -549,7 +551,9 @@ def _two_wide_panels(B, m, n, nb, wide=_wide, routes=1, corner=0):
             p = min(j + WIDE, q)
             yield from panel(m - j, p - j, n - p, False)
             if p < q:
-                yield _update("update", m - j, q - p, WIDE, launches=routes, extra=q - p)
+                # what is right of two panels may not have been seen, and its routes are not known
+                ways = routes if j or q == n else 1
+                yield _update("update", m - j, q - p, WIDE, launches=ways, extra=q - p)
                 yield from panel(m - p, q - p, n - q, True)
             if q < n:
                 yield _update("update", m - j, n - q, q - j, launches=routes, extra=n - q)
@@ -604,7 +608,7 @@ def judge():
 
 def _reconstructed(m, b, second):
     """A wide panel by Cholesky QR, if it is tall enough; as if no matrix of it went back."""
-    if b < WIDE or m < 2 * WIDE:
+    if b < WIDE or m < GRAM:
         # zeros above the diagonal of V
         yield _Part("V and T", min(m, WIDE) * b)
         yield from _wide(m, b, second)
@@ -648,7 +652,7 @@ def _alone(m, n):
 
 def _in_lanes(m, b, second):
     """A wide panel of stage 8, or of fewer rows in lanes."""
-    if m >= 2 * WIDE:
+    if m >= GRAM:
         yield from _reconstructed(m, b, second)
         return
     # in and out, V as a factor, and T

@@ -107,11 +107,11 @@ def test_the_last_panel_is_a_matrix_of_its_own():
 
 
 def test_panels_too_short_for_stage_8_are_in_lanes():
-    """Less than 128 rows: of 320, those at column 256 have 64."""
+    """Less than 96 rows: of 320, those at column 256 have 64."""
     assert names(640, 320, 500).count("panel_kernel") == 1
     assert "panel_kernel" not in names(640, 320, 192)
     # and a second one is multiplied with the first
-    assert names(640, 300, 500).count("cross_kernel") == 1
+    assert names(640, 280, 500).count("cross_kernel") == 1
 
 
 def test_fewer_products_are_for_large_matrices_and_for_who_asks():

@@ -795,15 +795,8 @@ def once(launch):
     return sum(loaded.values()) + sum(stored.values())
 
 
-@pytest.fixture
-def fills_the_chip(monkeypatch):
-    """Few matrices are taken for many: no update is for the time beside the next panels."""
-    monkeypatch.setattr(stage("s06_update"), "AHEAD", 0)
-
-
 @interpreted
 @warns
-@pytest.mark.usefixtures("fills_the_chip")
 @pytest.mark.parametrize(("name", "m", "n"), ON_CHIP)
 def test_kernels_move_the_bytes_of_the_plan(name, m, n):
     A = torch.randn(2, m, n, generator=torch.Generator().manual_seed(m * n))
@@ -872,7 +865,6 @@ def test_sizes_of_the_plan_are_those_of_the_tables():
 
 
 @interpreted
-@pytest.mark.usefixtures("fills_the_chip")
 @pytest.mark.parametrize(
     ("name", "m", "n"),
     [("s06_update", 160, 128), ("s06_update", 200, 192), ("s07_whole", 100, 64)],

@@ -474,7 +474,7 @@ def halves(H, e, tau, precision, panel, routed, corner, memory):
         if p < n or not corner(H[:, j:, j:], tau[:, j:]):
             panel(H[:, j:, j:p], tau[:, j:p], Vj, T[:, :NB], None, precision, first, branch)
         if p < q:
-            inner = routed if j else update
+            inner = routed if j or q == n else update
             inner(Fj[..., :NB], T[:, :NB], H[:, j:, p:q], precision, e=e[:, p:q], done=NB)
             Vp = V[:, : m - p, : q - p]
             both = Fj[..., NB:, :]

@@ -158,10 +158,9 @@ class Plan:
             self._fill = lambda A: scale(A, H, e, flags, nine.SPIKE, (0, begun))
             if begun < n:
                 self._fill_rest = lambda A: scale(A, H, e, flags, nine.SPIKE, (begun, n))
-        branches = max([1, *(k for matrices, k in BRANCHES if B >= matrices)])
-        parts = list(zip(*(part.chunk(branches) for part in (X, H, e, tau))))
+        parts = list(zip(*(part.chunk(branches(B)) for part in (X, H, e, tau))))
         self.branches = len(parts)
-        own = [None] * len(parts) if flags is None else flags.chunk(branches)
+        own = [None] * len(parts) if flags is None else flags.chunk(len(parts))
 
         def halves(X, H, e, tau, flat):
             # made once, with its zeros, which no replay overwrites
@@ -240,6 +239,11 @@ class Plan:
         )
 
     __repr__ = __str__
+
+
+def branches(B):
+    """In how many parts so many matrices are factored by panels, side by side, at most."""
+    return max([1, *(k for matrices, k in BRANCHES if B >= matrices)])
 
 
 def _check_device(device):

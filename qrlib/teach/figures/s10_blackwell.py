@@ -11,7 +11,7 @@ from qrlib.compilelab import compile_config, families
 from qrlib.devices import DEVICES, KIB
 from qrlib.launches import launches
 from qrlib.matrices import BENCHMARK_CASES
-from qrlib.replay import BRANCHES
+from qrlib.replay import branches
 from qrlib.stages import s10_blackwell as ten
 from qrlib.stages.s09_mixed import products
 from qrlib.teach.exercises.s10_blackwell import cycles, one_mirror, turns
@@ -334,11 +334,6 @@ def map_frame(asked="called"):
 def map_stepper():
     """Called from Python, and in a graph at each policy."""
     return Stepper([map_frame(asked) for asked in ASKED], "How", "Which kernel is for which size.")
-
-
-def branches(B):
-    """Branches of a graph of so many matrices by panels."""
-    return max([1, *(k for least, k in BRANCHES if B >= least)])
 
 
 def route_table():

@@ -16,6 +16,7 @@ import torch
 from qrlib.api import auto_stage, refuse, runs
 from qrlib.checks import check_array, check_precision, shape_of
 from qrlib.compact import QR, flat
+from qrlib.sharding import on_shards
 from qrlib.stages import POLICIES
 from qrlib.stages import stage as _stage
 
@@ -36,8 +37,9 @@ def plan(shape, *, stage="auto", precision="fp32", dtype=torch.float32, device="
     """Capture geqrf for one shape.
 
     Args:
-        shape: (..., m, n). stage, precision: as for geqrf. dtype: float32 or float64.
-        device: an NVIDIA GPU.
+        shape: (..., m, n); for a DTensor that of what this rank has, A.to_local().shape.
+        stage, precision: as for geqrf. dtype: float32 or float64.
+        device: an NVIDIA GPU; A.device is that of a rank.
 
     Returns:
         Plan, called with a tensor of that shape: H, tau = plan(A).
@@ -54,8 +56,9 @@ def plan(shape, *, stage="auto", precision="fp32", dtype=torch.float32, device="
 class Plan:
     """H, tau = plan(A) for any A of the plan's shape, dtype and device, with any strides.
 
-    It holds its memory and its graph as long as it lives; `str` says how much that is. Calls may
-    come from any stream and thread: each waits for the one before.
+    A may be a DTensor of which this rank has that shape. The plan holds its memory and its graph as
+    long as it lives; `str` says how much that is. Calls may come from any stream and thread: each
+    waits for the one before.
     """
 
     def __init__(self, shape, stage, precision, dtype, device):
@@ -179,11 +182,13 @@ class Plan:
 
         return list(zip(*(halves(*part, flat) for part, flat in zip(parts, own))))
 
+    @on_shards
     def __call__(self, A, *, copy=True):
         """QR(H, tau) of A, [..., m, n] and [..., k].
 
         Args:
-            A: of the plan's shape, dtype and device, any strides; read.
+            A: of the plan's shape, dtype and device, any strides; read. A DTensor whose batch is
+                sharded or replicated, with such a part on this rank.
             copy: False gives the plan's own memory, which its next call overwrites.
 
         Raises:
@@ -199,8 +204,9 @@ class Plan:
         ):
             if mine != its:
                 error = TypeError if what == "dtype" else ValueError
+                hint = "; of a DTensor A.to_local().shape counts" * (what == "shape")
                 raise error(
-                    f"A must have the plan's {what} {mine}; got {its}; make a plan for each"
+                    f"A must have the plan's {what} {mine}; got {its}; make a plan for each{hint}"
                 )
         with self._lock, torch.cuda.device(self.device), torch.no_grad():
             stream = torch.cuda.current_stream()

@@ -57,9 +57,8 @@ def stream_that_waits():
     return SimpleNamespace(wait_event=nothing, wait_stream=nothing)
 
 
-@pytest.fixture
-def plan(monkeypatch):
-    """qrlib.plan for tensors on the CPU. Every plan has two branches, if it can have any."""
+def pretend(change):
+    """qrlib.plan is for tensors on the CPU then; change is setattr, or that of a monkeypatch."""
     cuda = SimpleNamespace(
         device=lambda device: nullcontext(),
         Event=lambda: SimpleNamespace(record=lambda stream: None),
@@ -74,9 +73,15 @@ def plan(monkeypatch):
         ],
     )
     here = module(cuda=cuda, device=lambda *_: torch.device("cpu"))
-    monkeypatch.setattr(replay, "torch", here)
-    monkeypatch.setattr(replay, "_check_device", lambda device: None)
-    monkeypatch.setattr(replay, "_captured", captured)
+    change(replay, "torch", here)
+    change(replay, "_check_device", lambda device: None)
+    change(replay, "_captured", captured)
+
+
+@pytest.fixture
+def plan(monkeypatch):
+    """The same in a test. Every plan has two branches, if it can have any."""
+    pretend(monkeypatch.setattr)
     monkeypatch.setattr(replay, "COPIED", 0)
     monkeypatch.setattr(replay, "BRANCHES", ((2, 2),))
     with quick_reductions():

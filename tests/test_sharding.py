@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tables import normal
+from test_replay import pretend
 
 import qrlib
 
@@ -29,6 +30,14 @@ PLACED = {
     "replicated": (WHOLE, Replicate()),
     "replicated, no batch": (WHOLE[0, 0], Replicate()),
 }
+
+
+def plan(A, of=lambda X: X):
+    """A pretended plan of what this rank has of `of(A)`, called with A."""
+    local = of(A).to_local() if isinstance(of(A), DTensor) else of(A)
+    return qrlib.plan(local.shape, stage="s04_recursive", dtype=A.dtype, device=A.device)(A)
+
+
 FUNCTIONS = {
     "geqrf": qrlib.geqrf,
     "householder_product": lambda A: qrlib.householder_product(*qrlib.geqrf(A)),
@@ -39,6 +48,7 @@ FUNCTIONS = {
     "orthogonalize": lambda A: qrlib.orthogonalize(A=A),
     "half": lambda A: qrlib.orthogonalize(A.bfloat16()),
     "lstsq": lambda A: qrlib.lstsq(A, A),
+    "plan": plan,
 }
 
 
@@ -171,6 +181,16 @@ BAD = {
         ValueError,
         "of the first; got .*R.*redistribute",
     ),
+    "columns for a plan": (
+        lambda mesh: plan(shared(mesh, placement=Shard(3))),
+        ValueError,
+        "one of its 2 batch dimensions.*got S.*3.*redistribute",
+    ),
+    "a plan of all": (
+        lambda mesh: plan(shared(mesh), of=DTensor.full_tensor),
+        ValueError,
+        r"plan's shape \(5, 2, 6, 4\); got \([32], 2, 6, 4\); .* A.to_local\(\).shape counts",
+    ),
     "out": (into, TypeError, "out= is for plain tensors; got DTensors"),
 }
 CASES = {
@@ -200,6 +220,7 @@ CASES = {
 def work(rank, where):
     """All cases on one rank. What fails is noted: a rank that stopped would have others wait."""
     torch.set_num_threads(1)
+    pretend(setattr)
     dist.init_process_group("gloo", f"file://{where}/meeting", rank=rank, world_size=RANKS)
     mesh = init_device_mesh("cpu", (RANKS,))
     failed = {}

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from time import monotonic, sleep
@@ -20,8 +21,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from test_replay import pretend
 
-from qrlib.bench import Results, gpus, load
+import qrlib
+from qrlib import replay
+from qrlib.bench import Results, gpus, load, measure
 from qrlib.bench.__main__ import cases_of, main, parser
 from qrlib.bench.cases import Inputs
 from qrlib.bench.gpus import ALL, CASES, RULES, SHARDED, SHARE, Took, broken, check, differing
@@ -83,13 +87,21 @@ def took(us, host_us=None):
 CLEAN = dict.fromkeys(("factor", "orthogonality", "columnwise"), 0.5)
 
 
-def row(case=CASES[0], stage="auto", count=2, us=(8.0, 4.1, 4.0), differ=(0, 0), judged=None):
+def row(
+    case=CASES[0],
+    stage="auto",
+    mode="eager",
+    count=2,
+    us=(8.0, 4.1, 4.0),
+    differ=(0, 0),
+    judged=None,
+):
     """A row as rank 0 writes it: us of all on one, of a share on one, and sharded."""
     inputs = SimpleNamespace(case=case, seed=0)
     times = {way: took([0.9 * x, x, 1.2 * x]) for way, x in zip(gpus.WAYS, us)}
     fine = (CLEAN, [], [])
     judged = judged or [dict.fromkeys(gpus.WAYS, fine), *[{SHARDED: fine}] * (count - 1)]
-    return gpus._row(inputs, stage, count, times, judged, dict(zip((ALL, SHARE), differ)))
+    return gpus._row(inputs, stage, mode, count, times, judged, dict(zip((ALL, SHARE), differ)))
 
 
 class TestCases:
@@ -114,6 +126,8 @@ class TestCases:
         asked = lambda *more: cases_of(parser().parse_args(["--gpus", "2", *more]), False)  # noqa: E731
         assert asked() == list(CASES)
         assert asked("--case", "2", "--batch", "8") == [CASES[2]._replace(batch=8)]
+        # as for eager calls
+        assert asked("--replay") == list(CASES)
         assert asked("--small") == [gpus.small(case, 2) for case in CASES]
 
     @pytest.mark.parametrize(
@@ -122,6 +136,13 @@ class TestCases:
     def test_which_results_depend_on_the_batch(self, batch, n, same):
         """On paper: whether a matrix goes through the same kernels, its rows shared out alike."""
         assert (on_paper(batch, n) == on_paper(batch // 2, n)) is same
+
+
+def at_once(row, batch):
+    """How many matrices of such a batch go through the same kernels: a graph has branches."""
+    parts = replay.branches(batch) if row["mode"] == "replay" else 1
+    assert batch % parts == 0
+    return batch // parts
 
 
 def on_paper(batch, n):
@@ -205,23 +226,39 @@ class TestRules:
         assert the_broken(row(us=(7.6, 4.0, 4.0)), row(us=(15.2, 4.0, 4.0), count=4)) == [[]] * 3
 
     def test_each_can_break(self):
-        said = "1280 x 512 dense, cond 2, auto"
+        said = "1280 x 512 dense, cond 2, auto, eager"
         assert the_broken(row(us=(7.5, 4.0, 4.0)))[0] == [f"{said}: 1.88x"]
         assert the_broken(row(us=(15.1, 4.0, 4.0), count=4))[0] == [f"{said}: 3.77x"]
         assert the_broken(row(differ=(3, 0)))[1:] == [[], [f"{said}: 3 of 2560 differ"]]
         # what did not pass keeps none
         assert [len(each) for each in the_broken(row(differ=(0, 3)))] == [1, 1, 1]
 
+    def test_of_each_mode(self):
+        slow, other = {"us": (7.5, 4.0, 4.0)}, {"differ": (3, 5)}
+        said = "1280 x 512 dense, cond 2, auto, replay"
+        assert the_broken(row(), row(mode="replay", **slow)) == [[f"{said}: 1.88x"], [], []]
+        found = the_broken(row(), row(mode="replay", **other))
+        assert found == [
+            [f"{said}: -"],
+            [f"{said}: 5 of 2560 differ"],
+            [f"{said}: 3 of 2560 differ"],
+        ]
+        found = the_broken(row(**slow), row(mode="replay", **slow))[0]
+        assert [sentence.split(", ")[-1] for sentence in found] == ["eager: 1.88x", "replay: 1.88x"]
+
     def test_on_one_gpu_nothing_scales(self):
         assert the_broken(row(count=1, us=(4.0, 4.0, 4.0))) == [None, [], []]
 
     def test_a_report(self):
-        lines = list(gpus.report(Results({}, {}, [row(differ=(3, 0))])))
-        assert lines[1] == (
-            "  1280 x 512 dense, cond 2, auto: 8, 4.1, 4; 2 times as fast on 2, efficiency 1"
-        )
-        assert lines[2:5] == [f"holds: {RULES[0]}", f"holds: {RULES[1]}", f"BROKEN: {RULES[2]}"]
-        assert lines[5] == "    1280 x 512 dense, cond 2, auto: 3 of 2560 differ"
+        rows = [row(differ=(3, 0)), row(mode="replay", us=(6.0, 3.1, 3.0))]
+        lines = list(gpus.report(Results({}, {}, rows)))
+        said = "1280 x 512 dense, cond 2, auto"
+        assert lines[1:3] == [
+            f"  {said}, eager: 8, 4.1, 4; 2 times as fast on 2, efficiency 1",
+            f"  {said}, replay: 6, 3.1, 3; 2 times as fast on 2, efficiency 1",
+        ]
+        assert lines[3:6] == [f"holds: {RULES[0]}", f"holds: {RULES[1]}", f"BROKEN: {RULES[2]}"]
+        assert lines[6:] == [f"    {said}, eager: 3 of 2560 differ"]
 
     def test_where_it_was_says_how_many(self):
         origin = {"gpu": "A", "cpu": "C", "date": "2026-11-30T", "commit": "abc", "dirty": False}
@@ -285,6 +322,7 @@ class TestCommand:
         "arguments, says",
         (
             (("--gpus", "0"), "--gpus must be 1 or more; got 0"),
+            (("--replay",), "--replay needs a GPU: a CUDA graph is what is replayed"),
             (("--q",), "leave out --q"),
             (("--sweep", "--precision", "fast"), "leave out --sweep, --precision"),
             (("--compare", "none"), "leave out --compare"),
@@ -311,12 +349,94 @@ class TestCommand:
         assert end.value.code == 2 and "needs 2 NVIDIA GPUs; found 0" in said
         assert "--device cpu" in said
 
+    @pytest.mark.parametrize(
+        "more, modes", (((), ("eager",)), (("--replay",), ("eager", "replay")))
+    )
+    def test_what_every_rank_is_told(self, two_gpus, monkeypatch, capsys, more, modes):
+        """And what it says then: of rows in each mode."""
+        asked, rows = [], [row(mode=mode) for mode in modes]
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28))
+        monkeypatch.setattr(gpus, "_launched", lambda *given: asked.append(given) or (rows, {}))
+        assert main(["--gpus", "2", "--commit", "abc", *more]) == 0
+        ((count, request),) = asked
+        assert count == 2 and request.modes == modes and request.cases == CASES
+        printed = capsys.readouterr().out
+        for mode in ("eager", "replay"):
+            assert (f"cond 2, auto, {mode}: 8, 4.1, 4; 2 times" in printed) is (mode in modes)
+
     def test_a_file_that_could_not_be_kept_is_refused_before(self, capsys, monkeypatch, tmp_path):
         monkeypatch.setattr("qrlib.bench.results._commit", lambda: (None, None))
         monkeypatch.setattr(gpus, "_launched", lambda *given: pytest.fail("started"))
         with pytest.raises(SystemExit) as end:
             main([*TWO[:-2], "--json", str(tmp_path / "a.json")])
         assert end.value.code == 2 and "lacks commit" in capsys.readouterr().err
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """The one rank that there is, in this process: (stage, a Case) -> its rows in each mode."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    here = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    monkeypatch.setattr(dist, "init_process_group", partial(dist.init_process_group, **here))
+
+    def rows(stage, case):
+        protocol = Protocol(runs=2, probes=False)
+        request = gpus.Request((case,), (stage,), ("eager", "replay"), 0, "cpu", protocol, 60.0)
+        return gpus._measured(gpus.Ranks(request), request)[0]
+
+    yield rows
+    dist.destroy_process_group()
+
+
+class Captured:
+    """clock.Replay where there is no GPU: it has one memory for what goes in, one for the rest."""
+
+    def __init__(self, call, A):
+        self.call, self.A, self.returned = call, A.clone(), call(A)
+
+    def __call__(self, A):
+        self.A.copy_(A)
+        for X, Y in zip(self.returned, self.call(self.A)):
+            X.copy_(Y)
+        return self.returned
+
+
+@launched
+class TestAlone:
+    """What every rank does, on one."""
+
+    CASE = Case(4, 5, 1, "dense")
+
+    def test_a_stage_without_a_door_is_captured_whole(self, alone, monkeypatch):
+        monkeypatch.setattr(measure, "Replay", Captured)
+        eager, replayed = alone(torch.geqrf, self.CASE)
+        assert (eager["mode"], replayed["mode"]) == ("eager", "replay")
+        for each in (eager, replayed):
+            assert each["ok"] and each["runs"] == 2 and each["differ"] == {ALL: 0, SHARE: 0}
+
+    def test_bits_are_not_compared_with_themselves(self, alone, monkeypatch):
+        """What a replay gives is overwritten by the next, and that is what it is held against."""
+        monkeypatch.setattr(measure, "Replay", Captured)
+        calls = []
+
+        def by_turn(A):
+            calls.append(A)
+            # a DTensor would be made of a copy of another
+            H, tau = (X.contiguous() for X in torch.geqrf(A))
+            H[0, 0, -1] *= 1 + 1e-6 * len(calls)
+            return H, tau
+
+        for each in alone(by_turn, self.CASE):
+            assert each["differ"] == {ALL: 2, SHARE: 2} and not each["ok"]
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+    def test_without_a_gpu_there_is_no_plan(self, alone):
+        says = "rank 0 failed: ValueError: device must be an NVIDIA GPU; got cpu; a plan is a CUDA"
+        with pytest.raises(gpus.Failed, match=says):
+            alone("s04_recursive", self.CASE)
 
 
 def test_the_end_of_every_rank_is_told():
@@ -341,6 +461,25 @@ def written(tmp_path_factory):
     with redirect_stdout(printed):
         status = main([*TWO, "--json", str(path)])
     return status, printed.getvalue(), path
+
+
+def pretending(request):
+    """What a rank does where plans are pretended; it tells of them. One is blind, on rank 1."""
+    pretend(setattr)
+    rank, planned, plan = os.environ["RANK"], [], qrlib.plan
+
+    def watched(shape, *, stage, **more):
+        planned.append(tuple(shape))
+        made = plan(shape, stage=stage, **more)
+        if stage == "s02_unblocked" and rank == "1":
+            # it gives again what it gave first
+            made._fill = lambda A: None
+        return made
+
+    qrlib.plan = watched
+    found = gpus.work(request)
+    print(f"rank {rank} planned {planned}", file=sys.stderr)
+    return found
 
 
 @launched
@@ -406,6 +545,36 @@ class TestLaunched:
         assert by_batch["bitwise"] == {ALL: False, SHARE: True}
         # the slowest counts
         assert slow["median_us"] > 3e5 > slow[ALL]["median_us"] and slow["host_us"] > 3e5
+
+    def test_a_replay_is_planned_for_a_share_and_for_all(self, capfd, monkeypatch):
+        monkeypatch.setattr(gpus, "work", pretending)
+        found = gpus.measure(
+            2,
+            [Case(6, 9, 2, "dense")],
+            stages=("s04_recursive", "s02_unblocked"),
+            replay=True,
+            device="cpu",
+            protocol=Protocol(runs=2),
+            commit="abc",
+        )
+        kinds = [(each["stage"], each["mode"], each["ok"]) for each in found.rows]
+        assert kinds == [
+            ("s04_recursive", "eager", True),
+            ("s04_recursive", "replay", True),
+            ("s02_unblocked", "eager", True),
+            ("s02_unblocked", "replay", False),
+        ]
+        fine, blind = found.rows[1], found.rows[3]
+        assert fine["bitwise"][SHARE] and fine["scaling"] > 0
+        assert [len(fine["certificates"][way]) for way in gpus.WAYS] == [1, 1, 2]
+        # of two batches those that rank 1 has
+        assert blind["differ"] == {ALL: 6, SHARE: 6}
+        of_rank_1 = [each for each in blind["faults"] if "than on one GPU" not in each]
+        assert of_rank_1 and all(each.startswith("rank 1, sharded: ") for each in of_rank_1)
+        # once for each stage: it is called for every run, and for the bits
+        said = capfd.readouterr().err.splitlines()
+        assert f"rank 0 planned {[(3, 9, 9), (6, 9, 9)] * 2}" in said
+        assert f"rank 1 planned {[(3, 9, 9)] * 2}" in said
 
     @pytest.mark.usefixtures("importable")
     @pytest.mark.parametrize(
@@ -493,16 +662,22 @@ class TestStored:
         assert found.protocol["backend"] == "nccl"
         assert found.protocol["environment"]["NCCL_NVLS_ENABLE"] == "0"
         for case in CASES:
-            assert len(found.find(**case._asdict(), stage="auto")) == 1
+            rows = found.find(**case._asdict(), stage="auto")
+            assert [each["mode"] for each in rows] == ["eager", "replay"]
 
-    @pytest.mark.parametrize("rule", RULES[:2])
-    def test_the_rules_hold(self, rule):
-        assert broken(load(DATA))[rule] == []
+    def test_bits_are_those_of_one_gpu_with_the_same_share(self):
+        assert broken(load(DATA))[RULES[1]] == []
+
+    def test_two_are_twice_as_fast_where_a_share_fills_one(self):
+        """Replayed: there the host has nothing to do with it. Few matrices leave a GPU idle."""
+        (found,) = load(DATA).find(**CASES[0]._asdict(), stage="auto", mode="replay")
+        assert found["efficiency"] >= gpus.EFFICIENCY
 
     def test_bits_of_the_whole_batch_are_the_same_where_its_kernels_are(self):
         for each in load(DATA).rows:
-            same = on_paper(each["batch"], each["n"]) == on_paper(each[SHARE]["batch"], each["n"])
-            assert each["bitwise"][ALL] or not same
+            batches = (at_once(each, batch) for batch in (each["batch"], each[SHARE]["batch"]))
+            whole, share = (on_paper(batch, each["n"]) for batch in batches)
+            assert each["bitwise"][ALL] or whole != share
 
 
 @pytest.mark.gpu
@@ -510,11 +685,12 @@ class TestStored:
 class TestOnGpus:
     def test_two_of_them(self, tmp_path):
         path = tmp_path / "a.json"
-        asked = ("--gpus", "2", "--small", "--ahead", "--runs", "3", "--commit", "abc")
+        asked = ("--gpus", "2", "--small", "--ahead", "--replay", "--runs", "3", "--commit", "abc")
         assert main([*asked, "--json", str(path)]) == 0
         found = load(path)
         assert found.passed and len(found.provenance["gpus"]) == 2 and found.provenance["nccl"]
         assert found.protocol["backend"] == "nccl"
+        assert [each["mode"] for each in found.rows] == ["eager", "replay"] * len(CASES)
         assert all(each["bitwise"][SHARE] for each in found.rows)
 
     @pytest.mark.usefixtures("importable")

@@ -287,12 +287,16 @@ def test_with_q_it_is_that_of_qr(tmp_path):
 
 @pytest.fixture
 def shared_out(tmp_path):
-    """What python -m qrlib.bench --gpus 2 writes, of made-up times."""
+    """What python -m qrlib.bench --gpus 2 --replay writes, of made-up times."""
     given, path = json.loads(CASES.read_text("utf-8")), tmp_path / "gpus.json"
     given["provenance"] |= {"gpus": ["GPU of a test"] * 2}
     times = ((8000.0, 4000.0, 4100.0), (6000.0, 4000.0, 4500.0), (3000.0, 2500.0, 2600.0))
     rows = [row_on_gpus(case, us=us) for case, us in zip(gpus.CASES, times)]
     rows[1] = row_on_gpus(gpus.CASES[1], us=times[1], differ=(7, 0))
+    # of the last case no replay
+    times = ((7600.0, 3900.0, 4000.0), (3000.0, 1900.0, 2000.0))
+    for k, us in enumerate(times):
+        rows.insert(2 * k + 1, row_on_gpus(gpus.CASES[k], mode="replay", us=us))
 
     def write(rows=rows):
         path.write_text(json.dumps(given | {"rows": rows}), "utf-8")
@@ -304,33 +308,50 @@ def shared_out(tmp_path):
 def test_scaling_of_several_gpus(shared_out):
     path = shared_out()
     bars = figures.scalings(load(path))
-    assert [bar.name for bar in bars] == ["1280 x 512", "120 x 1024", "16 x 2048"]
-    assert [bar.value for bar in bars] == pytest.approx([80 / 41, 4 / 3, 30 / 26])
-    assert [bar.share for bar in bars] == pytest.approx([2, 1.5, 1.2])
+    names = ["1280 x 512", "120 x 1024", "16 x 2048"]
+    assert [bar.name for bar in bars] == [names[k] for k in (0, 0, 1, 1, 2)]
+    assert [bar.mode for bar in bars] == ["eager", "replay"] * 2 + ["eager"]
+    assert [bar.value for bar in bars] == pytest.approx([80 / 41, 1.9, 4 / 3, 1.5, 30 / 26])
+    assert [bar.share for bar in bars] == pytest.approx([2, 76 / 39, 1.5, 30 / 19, 1.2])
     assert all(bar.low < bar.value < bar.high for bar in bars)
     figure = figures.scaling_plot(path)
     described_and_self_contained(figure)
     assert "2 GPUs are as one" in figure.alt and "2 x GPU of a test" in figure.alt
-    assert "120 x 1024: 1.33, between quartiles" in figure.alt and "1.5 for a share" in figure.alt
+    assert "120 x 1024, called: 1.33, between quartiles" in figure.alt
+    assert "120 x 1024, replayed: 1.5, between" in figure.alt and "1.5 for a share" in figure.alt
     said = texts(figure)
-    assert {"1.95", "1.33", "1.15", "16 x 2048", "ideal"} <= set(said)
+    # a number for each bar, a name for each case
+    assert [said.count(value) for value in ("1.95", "1.9", "1.33", "1.15")] == [1] * 4
+    assert [said.count(name) for name in names] == [1] * 3
+    assert {"called", "replayed", "ideal"} <= set(said)
+
+
+@pytest.mark.parametrize("mode, others", (("eager", "replayed"), ("replay", "called")))
+def test_scaling_in_one_mode(shared_out, mode, others):
+    rows = [row_on_gpus(case, mode=mode, us=(4.0, 2.0, 2.5)) for case in gpus.CASES]
+    figure = figures.scaling_plot(shared_out(rows))
+    said = texts(figure)
+    assert figures.HOW[mode] in said and others not in said + [figure.alt]
+    assert said.count("1.6") == 3 and {"1280 x 512", "16 x 2048"} <= set(said)
 
 
 def test_bits_of_several_gpus_are_told(shared_out):
     lines = figures.scaling_words(shared_out()).splitlines()
-    assert lines[3] == "120 x 1024: 6 ms on one GPU, 4.5 ms on 2, 4 ms for a share alone"
-    assert lines[4:6] == [
+    assert lines[6] == "120 x 1024, called: 6 ms on one GPU, 4.5 ms on 2, a share alone 4 ms"
+    assert lines[7:9] == [
         "  same bits as on one GPU with the same share: 240 of 240 matrices",
         "  same bits as on one GPU with all: 233 of 240 matrices",
     ]
-    assert "measured on 2 x GPU of a test" in " ".join(lines[9:])
+    assert lines[9] == "120 x 1024, replayed: 3 ms on one GPU, 2 ms on 2, a share alone 1.9 ms"
+    assert lines[11] == "  same bits as on one GPU with all: 240 of 240 matrices"
+    assert "measured on 2 x GPU of a test" in " ".join(lines[15:])
 
 
 def test_what_failed_on_several_gpus_has_no_bar(shared_out):
     rows = [row_on_gpus(gpus.CASES[0]), row_on_gpus(gpus.CASES[1], differ=(0, 3))]
     path = shared_out(rows)
     assert [bar.name for bar in figures.scalings(load(path))] == ["1280 x 512"]
-    assert "120 x 1024: failed, 3 of 240 matrices" in figures.scaling_words(path)
+    assert "120 x 1024, called: failed, 3 of 240 matrices" in figures.scaling_words(path)
     described_and_self_contained(figures.scaling_plot(path))
 
 

@@ -52,7 +52,7 @@ def parser():
         type=int,
         metavar="N",
         help="batches sharded over N GPUs, a process each, beside one GPU; with --device cpu small "
-        "ones over N processes",
+        "ones over N processes; with --replay also by plans, for a host may be slower than a GPU",
     )
     add("--small", action="store_true", help="the cases cut down for a CPU and a minute")
     add("--replay", action="store_true", help="also replayed as a CUDA graph, in rows of its own")
@@ -84,13 +84,12 @@ def cases_of(options, small_by_itself):
 
         listed, cut = gpus.CASES, partial(gpus.small, count=options.gpus)
         unfit = ["q"] * options.q + ["sweep"] * (options.sweep is not None)
-        unfit += [key for key in ("replay", "profile") if getattr(options, key)]
-        unfit += ["precision"] * (options.precision != ["fp32"])
+        unfit += ["profile"] * options.profile + ["precision"] * (options.precision != ["fp32"])
         unfit += ["compare"] * (options.compare is not None)
         if unfit:
             raise ValueError(
-                "--gpus has cases of its own, policy fp32, calls from Python, and one GPU to "
-                f"compare with; leave out --{', --'.join(unfit)}"
+                "--gpus has cases of its own, policy fp32, whole calls, and one GPU to compare "
+                f"with; leave out --{', --'.join(unfit)}"
             )
     if options.q:
         unfit = [
@@ -257,10 +256,9 @@ def _on_gpus(options, cases, stages, device, protocol, command):
     from qrlib.bench import gpus
 
     told = {"seed": options.seed, "command": command, "commit": options.commit}
+    told |= {"device": device, "protocol": protocol}
     try:
-        results = gpus.measure(
-            options.gpus, cases, stages=stages, device=device, protocol=protocol, **told
-        )
+        results = gpus.measure(options.gpus, cases, stages=stages, replay=options.replay, **told)
     except gpus.Failed as failed:
         print(f"{failed}\nnothing was measured", file=sys.stderr)
         return 1

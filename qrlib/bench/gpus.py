@@ -3,6 +3,9 @@
 The launcher of torchrun starts a process for each GPU, a rank. What is timed is the call as it is
 made in a program, of a DTensor, and a run takes as long as its slowest rank. Ranks meet before and
 after each call. What is raised on one rank is told on all of them, and nothing is measured then.
+
+Where Python takes longer to start kernels than they run, a second GPU has nothing to shorten. So a
+call can also be a replay: each rank makes a plan of its share, once, and calls that with a DTensor.
 """
 
 import logging
@@ -32,6 +35,7 @@ from qrlib.bench.measure import (
     _of_clock,
     _quartiles,
     _say,
+    replayed,
     resolve,
 )
 from qrlib.bench.results import Results, provenance, short, words
@@ -79,6 +83,7 @@ class Request(NamedTuple):
 
     cases: tuple
     stages: tuple
+    modes: tuple
     seed: int
     device: str
     protocol: Protocol
@@ -136,6 +141,7 @@ def measure(
     listed,
     *,
     stages=("auto",),
+    replay=False,
     seed=0,
     device="cuda",
     protocol=None,
@@ -148,6 +154,7 @@ def measure(
     Args:
         count: of ranks, a process each. listed: qrlib.matrices.Case, whose batches it divides.
         stages: as measure.resolve takes them, but names and paths only.
+        replay: also as CUDA graphs, in rows of their own; not on a CPU.
         device: "cuda", or "cpu" for processes that meet by gloo.
         protocol: a measure.Protocol; shapes beside a case are not tried.
         command, commit: for the provenance; the commit is looked up when None.
@@ -167,7 +174,8 @@ def measure(
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpus else None,
     }
     protocol = replace(protocol or Protocol(), probes=False)
-    request = Request(tuple(listed), tuple(stages), seed, device.type, protocol, patience)
+    modes = ("eager", "replay") if replay else ("eager",)
+    request = Request(tuple(listed), tuple(stages), modes, seed, device.type, protocol, patience)
     rows, clock = _launched(count, request)
     settings = asdict(protocol) | clock
     settings |= {
@@ -178,6 +186,8 @@ def measure(
         "environment": NO_MULTICAST,
         "times": "whole calls from Python, of the slowest rank; host_us: from the first rank's "
         "begin to the last one's end",
+        "replay": "stages through qrlib.plan, others captured whole, once for each shape on each "
+        "rank; a whole call, too, with its launch, without a copy of what leaves the graph",
     }
     return Results(origin, settings, rows)
 
@@ -361,24 +371,24 @@ def _measured(ranks, request):
     for case in request.cases:
         inputs = ranks.together(lambda case=case: cases.Inputs(case, request.seed, ranks.device))
         for stage in request.stages:
-            if ranks.rank == 0 and sys.stderr.isatty():
-                _tell(f"{words(case)}, {stage}")
-            rows.append(_timed(ranks, inputs, stage, clock, request.protocol))
+            for mode in request.modes:
+                if ranks.rank == 0 and sys.stderr.isatty():
+                    _tell(f"{words(case)}, {stage}, {mode}")
+                rows.append(_timed(ranks, inputs, stage, mode, clock, request.protocol))
     return rows, _of_clock(clock)
 
 
-def _timed(ranks, inputs, stage, clock, protocol):
-    """The row of a stage on a case."""
-    name, call = resolve(stage)
-    if stage not in ("auto", *STAGES):
-        # it has no door that takes a DTensor apart
-        call = on_shards(call)
+def _timed(ranks, inputs, stage, mode, clock, protocol):
+    """The row of a stage on a case, in a mode."""
     size = inputs.case.batch // ranks.count
     first = ranks.rank * size
     parts = dict(zip(WAYS, ((0, None), (0, size), (first, first + size))))
     parts = {way: Part(inputs, *at) for way, at in parts.items()}
-    ways = {way: Contestant(name, "fp32", "eager", call, False, call=call) for way in WAYS}
-    differ = _compared(ranks, inputs, call, size)
+    name, calls = ranks.together(lambda: _calls(ranks, inputs, stage, mode, size))
+    ways = {
+        way: Contestant(name, "fp32", mode, call, False, call=call) for way, call in calls.items()
+    }
+    differ = _compared(ranks, inputs, calls, size)
     runs = min(ranks.meet(_fitting(protocol, inputs, list(ways.values()), clock)))
     took = {way: [] for way in WAYS}
     for k in range(runs):
@@ -394,7 +404,20 @@ def _timed(ranks, inputs, stage, clock, protocol):
         lambda: [_judge([each], parts[way], clock, protocol) for way, each in mine.items()]
     )
     judged = ranks.meet({way: (each.worst, each.faults, each.notes) for way, each in mine.items()})
-    return _row(inputs, name, ranks.count, took, judged, differ)
+    return _row(inputs, name, mode, ranks.count, took, judged, differ)
+
+
+def _calls(ranks, inputs, stage, mode, size):
+    """(name of a stage, {way: what this rank calls}); what is replayed has been captured then."""
+    name, geqrf = resolve(stage)
+    # it has no door that takes a DTensor apart
+    apart = (lambda call: call) if stage in ("auto", *STAGES) else on_shards
+    if mode == "eager":
+        return name, dict.fromkeys(WAYS, apart(geqrf))
+    share = apart(replayed(geqrf, inputs.base[:size]))
+    # the others never have all
+    whole = share if ranks.rank else replayed(geqrf, inputs.base)
+    return name, {ALL: whole, SHARE: share, SHARDED: share}
 
 
 def _run(ranks, contestant, way, part, inputs, clock):
@@ -413,7 +436,8 @@ def _run(ranks, contestant, way, part, inputs, clock):
         returned, glance, taken = clock(contestant.call, A, look)
         over = time.perf_counter()
         contestant.times.append(taken)
-        run = held(number, local, _plain(returned), before, where, glance)
+        own = contestant.mode == "replay"
+        run = held(number, local, _plain(returned), before, where, glance, own=own)
         contestant.runs.append(run)
         # the clock of a host is the same for all its processes
         return taken.us, over - taken.host_us / 1e6, over
@@ -425,7 +449,7 @@ def _run(ranks, contestant, way, part, inputs, clock):
     return Took(max(us), 1e6 * (max(over) - min(begun)))
 
 
-def _compared(ranks, inputs, call, size):
+def _compared(ranks, inputs, calls, size):
     """{ALL, SHARE: matrices whose bits are others than on one GPU}, on rank 0; of WARM batches."""
     differ = {ALL: 0, SHARE: 0}
 
@@ -433,7 +457,7 @@ def _compared(ranks, inputs, call, size):
         for way, batches in ((ALL, (whole,)), (SHARE, whole.split(size))):
             start = 0
             for A in batches:
-                one = pair(call(A.clone()), A)
+                one = pair(calls[way](A.clone()), A)
                 there = [X[start : start + len(A)] for X in found]
                 differ[way] += differing(one, there)
                 start += len(A)
@@ -441,8 +465,9 @@ def _compared(ranks, inputs, call, size):
     for _ in range(WARM):
         _, whole = ranks.together(inputs.fresh)
         A = ranks.sharded(whole)
-        found = ranks.together(lambda A=A: _checked(call(A), A))
-        found = [X.full_tensor() for X in found]
+        found = ranks.together(lambda A=A: _checked(calls[SHARDED](A), A))
+        # of one rank they are still what it has, which the next replay writes over
+        found = [X.full_tensor().clone() for X in found]
         ranks.together(alone if ranks.rank == 0 else lambda: None)
     return differ
 
@@ -466,7 +491,7 @@ def differing(one, other):
     return int(sum((X != Y).any(1) for X, Y in zip(*bits)).count_nonzero())
 
 
-def _row(inputs, stage, count, took, judged, differ):
+def _row(inputs, stage, mode, count, took, judged, differ):
     """The row of a case, times of the sharded call, and of the two on one GPU in dicts of theirs.
 
     scaling: the time of all matrices on one GPU over that of the sharded call; efficiency: of each
@@ -502,7 +527,7 @@ def _row(inputs, stage, count, took, judged, differ):
         "seed": inputs.seed,
         "stage": stage,
         "precision": "fp32",
-        "mode": "eager",
+        "mode": mode,
         "gpus": count,
         "ok": ok,
         "faults": faults,
@@ -576,7 +601,7 @@ def broken(results):
 
 
 def _said(row):
-    return f"{words(row)}, {row['stage']}"
+    return f"{words(row)}, {row['stage']}, {row['mode']}"
 
 
 def report(results):

@@ -27,7 +27,7 @@ from qrlib.teach.svg import Figure, from_matplotlib, matplotlib_style, number
 
 # written by python -m qrlib.bench --q
 FORMED = CASES.with_name("q.json")
-# written by python -m qrlib.bench --gpus 2
+# written by python -m qrlib.bench --gpus 2 --replay
 SHARED_OUT = CASES.with_name("gpus.json")
 
 # a valley
@@ -459,19 +459,27 @@ def step_words(sizes=(1024, 2048, 4096), formed=FORMED):
 
 # several GPUs
 
+# the modes of a row, in words
+HOW = {"eager": "called", "replay": "replayed"}
+
 
 class Scaling(NamedTuple):
     """How many times as fast so many GPUs are as one with the same matrices.
 
-    low, high: by the quartiles of both times. share: one GPU with a share alone, which is what
-    sharding could reach if it cost nothing.
+    mode: of both, "eager" or "replay". low, high: by the quartiles of both times. share: one GPU
+    with a share alone, which is what sharding could reach if it cost nothing.
     """
 
     name: str
+    mode: str
     value: float
     low: float
     high: float
     share: float
+
+    @property
+    def called(self):
+        return f"{self.name}, {HOW[self.mode]}"
 
 
 def scalings(found):
@@ -479,6 +487,7 @@ def scalings(found):
     return [
         Scaling(
             f"{row['batch']} x {row['n']}",
+            row["mode"],
             row["scaling"],
             row[gpus.ALL]["q25_us"] / row["q75_us"],
             row[gpus.ALL]["q75_us"] / row["q25_us"],
@@ -490,13 +499,16 @@ def scalings(found):
 
 
 def scaling_plot(data=SHARED_OUT):
-    """Bars of the scaling of every case, beside the ideal; None where nobody has measured it."""
+    """Bars of the scaling of every case, beside the ideal; None where nobody has measured it.
+
+    A replay is the hollow bar beside the other.
+    """
     if not Path(data).exists():
         return None
     found = results.load(data)
     bars, ideal = scalings(found), found.rows[0]["gpus"]
     told = "; ".join(
-        f"{bar.name}: {bar.value:.3g}, between quartiles {bar.low:.3g} to {bar.high:.3g}, and "
+        f"{bar.called}: {bar.value:.3g}, between quartiles {bar.low:.3g} to {bar.high:.3g}, and "
         f"{bar.share:.3g} for a share alone"
         for bar in bars
     )
@@ -508,42 +520,53 @@ def scaling_plot(data=SHARED_OUT):
         from matplotlib import pyplot
 
         figure, axes = pyplot.subplots(figsize=(4.6, 3.6))
-        at, values = range(len(bars)), [bar.value for bar in bars]
+        names = list(dict.fromkeys(bar.name for bar in bars))
+        modes = [mode for mode in HOW if mode in {bar.mode for bar in bars}]
+        wide = 0.8 / max(len(modes), 1)
+        at = [names.index(bar.name) + wide * modes.index(bar.mode) for bar in bars]
+        for mode, fill in zip(HOW, ("blue", "paper")):
+            mine = [(x, bar.value) for x, bar in zip(at, bars) if bar.mode == mode]
+            look = {"color": color[fill], "edgecolor": color["blue"], "linewidth": 1.5}
+            if mine:
+                axes.bar(*zip(*mine), 0.8 * wide, label=HOW[mode], **look)
+        values = [bar.value for bar in bars]
         ends = [[bar.value - bar.low for bar in bars], [bar.high - bar.value for bar in bars]]
-        axes.bar(at, values, 0.5, color=color["blue"], label="sharded")
         axes.errorbar(
             at, values, [np.maximum(each, 0) for each in ends], fmt="none", ecolor=color["ink"]
         )
         look = {"marker": "D", "linestyle": "none", "color": color["orange"]}
         axes.plot(at, [bar.share for bar in bars], label="one GPU, a share alone", **look)
         axes.axhline(ideal, color=color["ink"], linestyle="--", linewidth=1.2, label="ideal")
-        for k, bar in enumerate(bars):
-            axes.text(k + 0.28, bar.value / 2, f"{bar.value:.3g}", color=color["ink"])
         top = max([ideal, *(max(bar.high, bar.share) for bar in bars)])
         axes.set(ylabel=f"times as fast on {ideal} GPUs", ylim=(0, 1.1 * top))
-        axes.set_xticks(at, [bar.name for bar in bars])
-        axes.set_xlim(-0.5, len(bars) - 0.25)
+        axes.set_xticks(at, [f"{value:.3g}" for value in values])
+        middle = wide * (len(modes) - 1) / 2
+        # under the numbers; where there is one mode, at the same places
+        axes.xaxis.remove_overlapping_locs = False
+        axes.set_xticks([k + middle for k in range(len(names))], names, minor=True)
+        axes.tick_params(axis="x", which="minor", length=0, pad=18)
         axes.grid(axis="x", visible=False)
         axes.set_title("\n".join(textwrap.wrap(found.where(), 54)), size=9)
-        figure.legend(loc="outside lower center", ncols=3)
+        figure.legend(loc="outside lower center", ncols=2 if len(modes) > 1 else 3)
         return from_matplotlib(figure, alt, max_width=520)
 
 
 def scaling_words(data=SHARED_OUT):
     """Times, bits and certificates behind `scaling_plot`, or how to get them."""
     if not Path(data).exists():
-        return "Nobody has measured it so far. On two GPUs: python -m qrlib.bench --gpus 2"
+        told = "Nobody has measured it so far. On two GPUs: "
+        return f"{told}python -m qrlib.bench --gpus 2 --replay"
     found = results.load(data)
     count = found.rows[0]["gpus"]
     lines = []
     for row in found.rows:
-        name, us = f"{row['batch']} x {row['n']}", row["median_us"]
+        name, us = f"{row['batch']} x {row['n']}, {HOW[row['mode']]}", row["median_us"]
         if not row["ok"]:
             lines.append(f"{name}: failed, {'; '.join(row['faults'])}")
             continue
         lines.append(
             f"{name}: {duration(row[gpus.ALL]['median_us'])} on one GPU, "
-            f"{duration(us)} on {count}, {duration(row[gpus.SHARE]['median_us'])} for a share alone"
+            f"{duration(us)} on {count}, a share alone {duration(row[gpus.SHARE]['median_us'])}"
         )
         for way, what in ((gpus.SHARE, "the same share"), (gpus.ALL, "all")):
             same = row["compared"] - row["differ"][way]

@@ -482,6 +482,11 @@ def pretending(request):
     return found
 
 
+def has_torch(process):
+    """Whether a process has loaded it so far."""
+    return "libtorch" in Path(f"/proc/{process}/maps").read_text()
+
+
 @launched
 @pytest.mark.slow
 class TestLaunched:
@@ -605,9 +610,9 @@ class TestLaunched:
             text=True,
             env=os.environ | {"PYTHONPATH": paths},
         ) as running:
-            # the launcher has ranks when it has children
+            # a rank has heard what it is to do when it has torch, and not when it has begun
             children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-            while len(children.read_text().split()) < 2:
+            while sum(has_torch(child) for child in children.read_text().split()) < 2:
                 sleep(0.1)
             running.send_signal(signal.SIGTERM)
             said, _ = running.communicate(timeout=gpus.PATIENCE / 3)

@@ -2,25 +2,29 @@
 
 Mirrors go in blocks of 64, I - V T V^T, and two blocks make one update: Q^T C meets the first block
 first, Q C the last. V, T and V^T V know nothing of C, so those of all blocks are made at once, and
-only the updates wait for one another. Where there are few mirrors of few rows, a program has some
-columns of C in its registers, from the first mirror to the last.
+only the updates wait for one another. Few mirrors of few rows are one block and one launch: a
+program has some columns of C, and T is never formed. Of tiny matrices a program has several, and
+their mirrors go one by one.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from qrlib import tiles
+from qrlib import lanes, tiles
 from qrlib.elimination import larft
 from qrlib.scaling import cdiv, next_power_of_2, scaled
 from qrlib.stages import s06_update
 from qrlib.stages.s06_update import N0, NB, sum_shares
 
-# rows of a register tile whose mirrors go one by one: warps; as stage 7 has it for the same tiles,
-# and one more. Not timed on a GPU, nor are the next two
-TABLE = {32: 1, 64: 2, 128: 4, 256: 8}
-# so many mirrors at most
-FEW = 32
+# mirrors and rows of what is one launch; beyond, rows are shared out among programs. Chosen by
+# reasoning and not timed on a GPU, as are the next two
+FEW = 32, 512
+# (rows of a tile, warps) of such a block, by how many rows a matrix has: all warps need all of
+# Z, and each makes it, so that one is best where there are many matrices, four if rows are many
+TABLE = {16: (16, 1), 64: (32, 1), 512: (64, 4)}
+# mirrors and rows of a tiny matrix, and numbers that a warp has: a block would be mostly padding
+TINY, NUMBERS = (4, 16), 512
 # (rows of a tile, warps) where V is made, as stage 8 has it for the same products
 VECTORS = (32, 4)
 # columns of C at a time, for their tiles are on an axis of the grid that ends at 65535
@@ -29,33 +33,144 @@ WIDE = 1 << 19
 
 @triton.jit
 def mirrors_kernel(
-    H_ptr, tau_ptr, C_ptr, Q_ptr, m, n, k,
+    H_ptr, tau_ptr, C_ptr, Q_ptr, B, m, n, k,
     stride_hb, stride_hm, stride_hn, stride_taub, stride_tauk, stride_cb, stride_cm, stride_cn,
-    BM: tl.constexpr, BC: tl.constexpr, TRANSPOSE: tl.constexpr,
+    BB: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr, TRANSPOSE: tl.constexpr,
 ):  # fmt: skip
-    """Q C, or Q^T C, for BC columns of C [m <= BM, n], mirror by mirror; C None: the identity."""
-    b = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, BM)[:, None]
-    c = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
-    inside = (i < m) & (c < n)
+    """Q C, or Q^T C, for BB matrices and BC columns of C [m <= BM, n]; C None: the identity."""
+    b = tl.program_id(0).to(tl.int64) * BB + tl.arange(0, BB)[:, None, None]
+    i = tl.arange(0, BM)[None, :, None]
+    c = tl.program_id(1) * BC + tl.arange(0, BC)[None, None, :]
+    inside = (b < B) & (i < m) & (c < n)
     if C_ptr is None:
-        C = tl.where(i == c, 1.0, 0.0)  # [BM, BC]
-        e = tl.zeros([1, BC], tl.int32)
+        C = tl.where(i == c, 1.0, 0.0) + tl.zeros([BB, 1, 1], tl.float32)  # [BB, BM, BC]
+        e = tl.zeros([BB, 1, BC], tl.int32)
     else:
         C_ptrs = C_ptr + b * stride_cb + i.to(tl.int64) * stride_cm + c.to(tl.int64) * stride_cn
         C = tl.load(C_ptrs, mask=inside, other=0.0)
-        e = tiles.exponent_of(tl.max(tl.abs(C), axis=0, keep_dims=True))
+        e = tiles.exponent_of(tl.max(tl.abs(C), axis=1, keep_dims=True))
     C *= tiles.power_of_two(-e)
-    H_ptr += b * stride_hb
-    tau_ptr += b * stride_taub
+    H_ptrs = H_ptr + b * stride_hb + i.to(tl.int64) * stride_hm
+    tau_ptrs = tau_ptr + b * stride_taub
     for step in range(k):
-        j = tl.zeros([1, 1], tl.int64) + (step if TRANSPOSE else k - 1 - step)
-        v_ptrs = H_ptr + i.to(tl.int64) * stride_hm + j * stride_hn
-        v = tl.load(v_ptrs, mask=(i > j) & (i < m), other=0.0)
-        v = tl.where(i == j, 1.0, v)  # [BM, 1]
-        tau = tl.load(tau_ptr + j * stride_tauk)
-        C -= v * (tau * tl.sum(v * C, axis=0, keep_dims=True))
+        j = tl.zeros([1, 1, 1], tl.int64) + (step if TRANSPOSE else k - 1 - step)
+        v = tl.load(H_ptrs + j * stride_hn, mask=(b < B) & (i > j) & (i < m), other=0.0)
+        v = tl.where(i == j, 1.0, v)  # [BB, BM, 1]
+        tau = tl.load(tau_ptrs + j * stride_tauk, mask=b < B, other=0.0)
+        C -= v * (tau * tl.sum(v * C, axis=1, keep_dims=True))
     tl.store(Q_ptr + (b * m + i) * n + c, C * tiles.power_of_two(e), mask=inside)
+
+
+@triton.jit
+def _entry(x, lane, BC: tl.constexpr):
+    """x[:, lane] for BC lanes; see elimination.at_lane."""
+    return tl.gather(x, lane + tl.zeros([1, BC], tl.int32), 1)
+
+
+@triton.jit
+def _through_t(G, W, tau, NB: tl.constexpr, BC: tl.constexpr, TRANSPOSE: tl.constexpr):
+    """(Z 2^-e, e [1, BC]) of Z = T W, or T^T W: no entry is larger than 1, and e is not negative.
+
+    T^-1 = striu(G) + diag(1 / tau) with G = V^T V, and rows of Z follow from one another: they are
+    in the lanes of a warp, and what one takes of another comes by a shuffle.
+    """
+    g, w = lanes.apart(G, NB, 1, NB), lanes.apart(W, NB, 1, BC)
+    rows = ()
+    for t in tl.static_range(NB):
+        left = ()
+        if TRANSPOSE:
+            # w is what is left of the rows from t on
+            row = w[0] * _entry(tau, t, BC)
+            for i in tl.static_range(1, NB - t):
+                left = left + (tl.fma(_entry(g[t], t + i, BC), row * -1.0, w[i]),)
+            rows = rows + (row,)
+        else:
+            # and here of the first NB - t
+            row = w[NB - 1 - t] * _entry(tau, NB - 1 - t, BC)
+            for i in tl.static_range(NB - 1 - t):
+                left = left + (tl.fma(_entry(g[i], NB - 1 - t, BC), row * -1.0, w[i]),)
+            rows = (row,) + rows
+        w = left
+    top = tl.abs(rows[0])
+    for i in tl.static_range(1, NB):
+        top = tl.maximum(top, tl.abs(rows[i]))
+    # a column has a scale of its own, and keeps to itself what is not finite in it
+    e = tl.maximum(tiles.exponent_of(top), 0)
+    scaled = ()
+    for i in tl.static_range(NB):
+        scaled = scaled + (rows[i] * tiles.power_of_two(-e),)
+    return lanes.together(scaled, NB, 1, BC), e
+
+
+@triton.jit
+def _columns(C_ptr, i, c, m, n, stride_cm, stride_cn):
+    C_ptrs = C_ptr + i.to(tl.int64) * stride_cm + c.to(tl.int64) * stride_cn
+    return tl.load(C_ptrs, mask=(i < m) & (c < n), other=0.0)
+
+
+@triton.jit
+def _whole_vectors(H_ptr, i, c, m, k, stride_hm, stride_hn):
+    """V, with unit vectors right of column k; R is read too, for so four entries are one load."""
+    return tiles.unit_lower(_columns(H_ptr, i, c, m, k, stride_hm, stride_hn), i, c)
+
+
+@triton.jit
+def one_block_kernel(
+    H_ptr, tau_ptr, C_ptr, Q_ptr, m, n, k,
+    stride_hb, stride_hm, stride_hn, stride_taub, stride_tauk, stride_cb, stride_cm, stride_cn,
+    BR: tl.constexpr, NB: tl.constexpr, BC: tl.constexpr, TRANSPOSE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """C - V T V^T C, or with T^T, for BC columns of C [m, n] and k <= NB; C None: the identity.
+
+    What rows are read again for has just been read, and is near.
+    """
+    b = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * BC
+    i, q = tl.arange(0, BR)[:, None], tl.arange(0, NB)[None, :]
+    c = first + tl.arange(0, BC)[None, :]
+    H_ptr += b * stride_hb
+    tau_ptrs = tau_ptr + b * stride_taub + q.to(tl.int64) * stride_tauk
+    tau = tl.load(tau_ptrs, mask=q < k, other=0.0)
+    if C_ptr is not None:
+        C_ptr += b * stride_cb
+        top = tl.zeros([BR, BC], tl.float32)
+        for r0 in range(0, m, BR):
+            C = _columns(C_ptr, r0 + i, c, m, n, stride_cm, stride_cn)
+            top = tl.maximum(top, tl.abs(C))
+        e = tiles.exponent_of(tl.max(top, axis=0, keep_dims=True))
+    G, W = tl.zeros([NB, NB], tl.float32), tl.zeros([NB, BC], tl.float32)
+    for r0 in range(0, m, BR):
+        V = _whole_vectors(H_ptr, r0 + i, q, m, k, stride_hm, stride_hn)
+        v1, v2 = tiles.parts(V, PRECISION)
+        G = tiles.product(tl.trans(v1), tl.trans(v2), v1, v2, G, PRECISION)
+        if C_ptr is not None:
+            C = _columns(C_ptr, r0 + i, c, m, n, stride_cm, stride_cn)
+            c1, c2 = tiles.parts(C * tiles.power_of_two(-e), PRECISION)
+            W = tiles.product(tl.trans(v1), tl.trans(v2), c1, c2, W, PRECISION)
+    if C_ptr is None:
+        # of the identity V^T C is rows of V
+        own = first + tl.arange(0, BC)[:, None]
+        W = tl.trans(_whole_vectors(H_ptr, own, q, m, k, stride_hm, stride_hn))
+    else:
+        W = tiles.whole(W, PRECISION)
+    Z, f = _through_t(tiles.whole(G, PRECISION), W, tau, NB, BC, TRANSPOSE)
+    z1, z2 = tiles.parts(Z, PRECISION)
+    scale = tiles.whole(tiles.power_of_two(f), PRECISION)
+    for r0 in range(0, m, BR):
+        r = r0 + i
+        V = _whole_vectors(H_ptr, r, q, m, k, stride_hm, stride_hn)
+        v1, v2 = tiles.parts(V, PRECISION)
+        D = tiles.product(v1, v2, z1, z2, tl.zeros([BR, BC], tl.float32), PRECISION)
+        if C_ptr is None:
+            C = tl.zeros([BR, BC], tl.float32)
+            if (r0 < first + BC) & (first < r0 + BR):
+                C = tl.where(r == c, 1.0, 0.0)
+            C -= D * scale
+        else:
+            C = _columns(C_ptr, r, c, m, n, stride_cm, stride_cn)
+            C = (C * tiles.power_of_two(-e) - D * scale) * tiles.power_of_two(e)
+        tl.store(Q_ptr + (b * m + r) * n + c, C, mask=(r < m) & (c < n))
 
 
 @triton.jit
@@ -151,14 +266,27 @@ def factors_kernel(
         tl.store(T_ptr + c * NB + r, T)
 
 
-def one_by_one(H, tau, C, n, BM, warps, transpose):
+def at_once(H, tau, C, n, transpose, precision):
     """Q C, or Q^T C; with C None n columns of Q."""
     B, m, _ = H.shape
-    Q, BC = H.new_empty(B, m, n), 8 if n <= 8 else 32
+    k = tau.shape[-1]
+    Q = H.new_empty(B, m, n)
     given = Q if C is None else C
-    mirrors_kernel[(B, cdiv(n, BC))](
-        H, tau, C, Q, m, n, tau.shape[-1], *H.stride(), *tau.stride(),
-        *given.stride(), BM=BM, BC=BC, TRANSPOSE=transpose, num_warps=warps,
+    strides = *H.stride(), *tau.stride(), *given.stride()
+    if k <= TINY[0] and m <= TINY[1]:
+        BM, BC = max(4, next_power_of_2(m)), min(32, max(4, next_power_of_2(n)))
+        BB = NUMBERS // (BM * BC)
+        mirrors_kernel[(cdiv(B, BB), cdiv(n, BC))](
+            H, tau, C, Q, B, m, n, k, *strides,
+            BB=BB, BM=BM, BC=BC, TRANSPOSE=transpose, num_warps=1,
+        )  # fmt: skip
+        return Q
+    BR, warps = next(TABLE[rows] for rows in TABLE if m <= rows)
+    NB = 16 if k <= 16 else 32
+    BC = 16 if max(k, n) <= 16 else 32
+    one_block_kernel[(B, cdiv(n, BC))](
+        H, tau, C, Q, m, n, k, *strides, BR=BR, NB=NB, BC=BC,
+        TRANSPOSE=transpose, PRECISION=precision, num_warps=warps, num_stages=1,
     )  # fmt: skip
     return Q
 
@@ -199,9 +327,8 @@ def by_blocks(H, tau, C, transpose, precision, *, e=None, trailing=False):
 
 
 def _few(H, tau):
-    """(rows of a tile, warps) for a matrix whose mirrors go one by one, or None."""
-    BM = max(min(TABLE), next_power_of_2(H.shape[1]))
-    return (BM, TABLE[BM]) if BM in TABLE and tau.shape[-1] <= FEW else None
+    """Whether a matrix has few mirrors, of few rows."""
+    return 0 < tau.shape[-1] <= FEW[0] and H.shape[1] <= FEW[1]
 
 
 def ormqr(H, tau, C, *, transpose=False, precision="fp16x3"):
@@ -222,8 +349,8 @@ def ormqr(H, tau, C, *, transpose=False, precision="fp16x3"):
         parts = C.split(WIDE, -1)
         options = {"transpose": transpose, "precision": precision}
         return torch.cat([ormqr(H, tau, part, **options) for part in parts], -1)
-    if few := _few(H, tau):
-        return one_by_one(H, tau, C, p, *few, transpose)
+    if _few(H, tau):
+        return at_once(H, tau, C, p, transpose, precision)
     if k == 0:
         return C.clone(memory_format=torch.contiguous_format)
     C, e = scaled(C)
@@ -238,8 +365,8 @@ def orgqr(H, tau, *, precision="fp16x3"):
     of the identity. Cost: 4mnk - 2(m + n)k^2 + 4k^3/3 flops a matrix. Accuracy: as ormqr.
     Source: LAPACK xORGQR.
     """
-    if few := _few(H, tau):
-        return one_by_one(H, tau, None, H.shape[-1], *few, False)
+    if _few(H, tau):
+        return at_once(H, tau, None, H.shape[-1], False, precision)
     Q = H.new_zeros(H.shape)
     Q.diagonal(dim1=-2, dim2=-1).fill_(1)
     if tau.shape[-1]:

@@ -31,19 +31,25 @@ pytestmark = [
 interpreted = pytest.mark.skipif(DEVICE == "cuda", reason="looks into the interpreter")
 both_ways = pytest.mark.parametrize("transpose", (False, True))
 
-# (m, n, k): a tile of 32 to 256 rows, with all its rows and few of them, no mirror
+# (m, n, k): tiny, and one row or mirror more; a block of one tile of 16 and of 32 rows, and of
+# several, with all rows and few of them in the last; all columns and few, Q wider than a tile
 FEW = (
     (1, 1, 1),
     (5, 3, 3),
+    (16, 16, 4),
+    (17, 4, 4),
+    (7, 7, 5),
+    (16, 16, 16),
     (32, 32, 32),
-    (33, 20, 7),
-    (64, 9, 9),
+    (33, 20, 17),
+    (64, 50, 16),
     (90, 5, 0),
     (128, 3, 2),
-    (256, 2, 2),
+    (250, 35, 18),
+    (512, 1, 1),
 )
 # one block of one column, a whole one, two with a last of one, of all, three
-MANY = ((257, 1, 1), (70, 64, 64), (130, 65, 65), (150, 140, 135))
+MANY = ((513, 1, 1), (70, 64, 64), (130, 65, 65), (150, 140, 135))
 
 
 @pytest.fixture

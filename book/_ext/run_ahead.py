@@ -14,8 +14,10 @@ from jupyter_client.connect import LocalPortCache
 from myst_nb.core.execute import direct
 from myst_nb.core.read import create_nb_reader
 
+CORES = os.cpu_count() or 1
 # a kernel wants half a gigabyte
-AT_ONCE = min(os.cpu_count() or 1, 4)
+AT_ONCE = min(CORES, 4)
+THREADS = "OMP_NUM_THREADS"
 CLOCK = "perf_counter"
 run_now = direct.single_nb_execution
 
@@ -73,9 +75,15 @@ def begin(app, env, docnames):
         result = runs[identity(notebook, how)] = Future()
         queue.put((notebook, how, result))
 
+    # several with a thread for each core would only wait for one another
+    shared = THREADS not in os.environ
+    os.environ.setdefault(THREADS, str(CORES // AT_ONCE))
+
     def take(notebook, **how):
         result = runs.pop(identity(notebook, how), None)
         if not result:
+            if shared:
+                os.environ.pop(THREADS, None)
             return run_now(notebook, **how)
         notebook.update(result.result().nb)
         return result.result()

@@ -1,5 +1,7 @@
 """The browser check sees what it is there to see: faults are planted in small pages."""
 
+from concurrent.futures.process import BrokenProcessPool
+
 import pytest
 from browser import check_site
 
@@ -87,6 +89,21 @@ FAULTS = {
     "contrast": (page(PALE), "axe color-contrast"),
     "night": (
         page("<style>[data-theme=dark] p { background: #ddd }</style><p>Pale at night.</p>"),
+        "[dark 1280]: axe color-contrast",
+    ),
+    "word": (
+        page('<pre><i><span>def</span> <span style="color: #777">def</span></i></pre>'),
+        "[dark 390]: axe color-contrast",
+    ),
+    "ground": (
+        page('<pre><span>def</span> <b style="background: #999"><span>def</span></b></pre>'),
+        "[dark 1280]: axe color-contrast",
+    ),
+    "placed": (
+        page(
+            '<pre><span>def</span><span style="position: absolute; top: 150px">def</span></pre>'
+            '<p style="background: #999; height: 200px"></p>'
+        ),
         "[dark 1280]: axe color-contrast",
     ),
     "small": (
@@ -201,13 +218,33 @@ class TestGoodPage:
         assert [line for line in reported if line.startswith(("good.html", "other.html"))] == []
 
     def test_main_counts_it(self, tmp_path, capsys):
-        assert check_site.main([str(write(tmp_path, index=GOOD))]) == 0
+        assert check_site.main([str(write(tmp_path, index=GOOD)), "--workers", "1"]) == 0
         assert "2 pages, 8 stepper runs, 0 problems" in capsys.readouterr().out
 
     def test_main_fails_on_a_broken_link(self, tmp_path, capsys):
         site = write(tmp_path, index=page('<a href="nowhere.html">x</a>'))
         assert check_site.main([str(site)]) == 1
         assert "index.html: broken link: nowhere.html" in capsys.readouterr().out
+
+
+class TestProcesses:
+    pytestmark = needs_chromium
+
+    def test_report_page_by_page(self, reported):
+        pages = [line.partition(" ")[0] for line in reported]
+        assert pages == sorted(pages)
+
+    @pytest.mark.parametrize(
+        "end", ["exit 1", 'grep -q spawn_main "$check/cmdline" && kill -9 $id']
+    )
+    def test_one_that_ends_is_no_silent_pass(self, end, tmp_path):
+        browser = tmp_path / "browser"
+        # the browser is begun by Playwright's own process, and that by the one that checks
+        find = "id=$(cut -d' ' -f4 /proc/$PPID/stat); check=/proc/$id"
+        browser.write_text(f"#!/bin/sh\n{find}\n{end}\n")
+        browser.chmod(0o755)
+        with pytest.raises((check_site.Error, BrokenProcessPool)):
+            check_site.check_pages(write(tmp_path, index=GOOD), str(browser))
 
 
 @pytest.mark.parametrize("link", LINKS)

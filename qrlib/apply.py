@@ -18,11 +18,11 @@ from qrlib.stages import s06_update
 from qrlib.stages.s06_update import N0, NB, sum_shares
 
 # mirrors and rows of what is one launch; beyond, rows are shared out among programs. Chosen by
-# reasoning and not timed on a GPU, as are the next two
+# reasoning, as are the next two; what came of it is in book/data/q.json
 FEW = 32, 512
-# (rows of a tile, warps) of such a block, by how many rows a matrix has: all warps need all of
-# Z, and each makes it, so that one is best where there are many matrices, four if rows are many
-TABLE = {16: (16, 1), 64: (32, 1), 512: (64, 4)}
+# (rows of a tile, warps) of such a block, by how many rows a matrix has: every warp makes all of Z
+# for itself, so few warps are best until rows are what takes the time
+TABLE = {64: (16, 1), 512: (64, 4)}
 # mirrors and rows of a tiny matrix, and numbers that a warp has: a block would be mostly padding
 TINY, NUMBERS = (4, 16), 512
 # (rows of a tile, warps) where V is made, as stage 8 has it for the same products

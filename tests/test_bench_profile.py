@@ -73,7 +73,7 @@ class TestRoles:
             (20, 32),
             (640, 300),
         )
-    ] + [("orgqr", 20, 32, 32), ("ormqr", 20, 300, 300)]
+    ] + [("orgqr", 20, 3, 3), ("orgqr", 20, 32, 32), ("ormqr", 20, 300, 300)]
 
     def test_every_kernel_of_every_stage_has_one_and_every_line_a_kernel(self):
         found = {start.name for shape in self.SHAPES for start in on_paper(*shape)}
@@ -141,12 +141,23 @@ class TestRoles:
         names = {start.name for start in on_paper("s06_update", 4, 1000, 1000)}
         assert "share_kernel" in names and update(400) == 100 * update(4)
 
-    @pytest.mark.parametrize("m, n", ((32, 32), (256, 5)))
+    @pytest.mark.parametrize("m, n", ((3, 3), (16, 4)))
     def test_flops_of_q_mirror_by_mirror(self, m, n):
         (start,) = on_paper("orgqr", 7, m, n)
         assert start.flops == {"fp32": 7 * model.householder_product(m, n, n).flops}
         (start,) = on_paper("ormqr", 7, m, n)
         assert start.flops == {"fp32": 7 * sum(model.larf(m - j, 5).flops for j in range(n))}
+
+    @pytest.mark.parametrize("m, n", ((32, 32), (256, 5)))
+    def test_flops_of_q_in_one_block(self, m, n):
+        """A block of LAPACK's, where T^-1 is at hand and V^T C of the identity is V."""
+        for name, p in (("orgqr", n), ("ormqr", 5)):
+            (start,) = on_paper(name, 7, m, n)
+            products = model.gemm(n, n, m) + model.larfb(m, p, n, dense=True)
+            products += -1 * model.gemm(n, p, n)
+            if name == "orgqr":
+                products += -1 * model.gemm(n, p, m)
+            assert start.flops == {"fp16": 7 * 3 * products.flops, "fp32": 7 * p * n**2}
 
     @pytest.mark.parametrize("m, n", ((512, 512), (1030, 300), (700, 256)))
     def test_flops_of_q_by_blocks(self, m, n):
@@ -179,6 +190,7 @@ class TestRoles:
         "eliminate_kernel": 1.8,
         "judge_kernel": 1.4,
         "factors_kernel": 1.8,
+        "one_block_kernel": 1.3,
     }
 
     @interpreted
@@ -192,6 +204,8 @@ class TestRoles:
             ("s07_whole", 20, 20),
             ("s05_panel", 2050, 3),
             ("s08_cholesky", 192, 128),
+            ("orgqr", 6, 3),
+            ("ormqr", 6, 3),
             ("orgqr", 40, 20),
             ("ormqr", 40, 20),
             ("orgqr", 150, 70),

@@ -282,7 +282,7 @@ class TestMeasure:
         monkeypatch.setitem(VERBS, "qr", Verb(lambda given: apply.orgqr(*given), PRODUCT))
         asked = ["fp32"], False, "cpu"
         assert compile_share(0, 1, lambda case: ["qr"], [Shape(2, 20, 7)], *asked) == 1
-        assert compiled == [("mirrors_kernel", (2, 20, 7))]
+        assert compiled == [("one_block_kernel", (2, 20, 7))]
 
 
 class TestCases:

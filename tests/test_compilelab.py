@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tables import misread
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
@@ -490,23 +491,6 @@ def innermost(artifact):
     ends = [a for a in artifact.loops if not any(inside(b, a) for b in artifact.loops)]
     here = [each for each in artifact.plain if each.name in compilelab.FAMILIES["SPILL"]]
     return sum(any(each.address in loop for loop in ends) for each in here)
-
-
-def misread(artifact):
-    """Instructions that make the upper half of a descriptor from where shared memory begins.
-
-    ptxas 12.8 mistakes a register in some large kernels, and a product then reads its factor from
-    elsewhere. Empty for all that is right.
-    """
-    last, found = {}, []
-    for each in artifact.plain:
-        registers = re.findall(r"UR\d+", each.text)
-        begins = {r for r in registers[1:] if re.search("ULEA .*, 0x18$", last.get(r, ""))}
-        if begins and "UIADD3.X" in each.text:
-            found.append(each.text)
-        if registers and each.name.startswith("U"):
-            last[registers[0]] = each.text
-    return found
 
 
 def test_both_routes_of_a_narrow_update_are_not_one_kernel():

@@ -253,7 +253,7 @@ def test_bad_input_is_told_what_to_do(name):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there kernels need no interpreter")
-@pytest.mark.parametrize("m, n", ((20, 6), (140, 40)))
+@pytest.mark.parametrize("m, n", ((10, 3), (20, 6), (140, 40)))
 def test_by_kernels(m, n, monkeypatch):
     """What goes through them on a GPU, with the factorization of LAPACK."""
     from qrlib import apply, jit

@@ -173,6 +173,17 @@ def _mirrors(a):
     return {"fp32": sum((larf(m - j, n) for j in range(a.k)), Count())}
 
 
+def _one_block(a):
+    """T is never formed: what goes through it is a triangular solve."""
+    _, m, n = a.Q.shape
+    k = a.k
+    products = gemm(k, k, m) + gemm(m, n, k) + Count(add=m * n)
+    if a.C is not None:
+        products += gemm(k, n, m)
+    solve = Count(add=n * k * (k - 1) // 2, mul=n * k * (k + 1) // 2)
+    return _with(solve, _product(products, a.PRECISION))
+
+
 def _blocks(a):
     """(columns, those of the block that it joins, first row of both) of each block, in order."""
     starts = range(0, a.k, a.NB)
@@ -242,8 +253,9 @@ KERNELS = {
     "finish_kernel": Kernel("panel", "e F ok", "H", more=lambda a: a.NB * (a.NB + 1) // 2),
     "whole_kernel": Kernel("whole", "A", "H tau", _whole),
     "tiny_kernel": Kernel("whole", "A", "H tau", lambda a: {"fp32": geqr2(*a.A.shape[1:])}),
-    # of C = None it makes the identity itself
+    # of C = None these two make the identity themselves
     "mirrors_kernel": Kernel("whole", "tau C", "Q", _mirrors, _below),
+    "one_block_kernel": Kernel("whole", "tau C", "Q", _one_block, _below),
     "cross_kernel": Kernel("panel", "F", "G", _cross),
     "blocks_kernel": Kernel("blocks", flops=_v_products, more=_v, batch="H"),
     "factors_kernel": Kernel("blocks", "tau", "", _t_inverses, _t),

@@ -33,7 +33,10 @@ for _ in range(1200):
     sleep(0.1)
     if Path("{other}.begun").exists():
         break
-print("{name}", "met" if Path("{other}.begun").exists() else "was alone")
+print("{name} ", end="", flush=True)
+# the rest of the line comes later
+sleep(1)
+print("met" if Path("{other}.begun").exists() else "was alone")
 sleep({seconds})
 Path("{name}.ended").touch()
 """

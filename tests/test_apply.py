@@ -31,8 +31,8 @@ pytestmark = [
 interpreted = pytest.mark.skipif(DEVICE == "cuda", reason="looks into the interpreter")
 both_ways = pytest.mark.parametrize("transpose", (False, True))
 
-# (m, n, k): tiny, and one row or mirror more; a block of one tile of 16 and of 32 rows, and of
-# several, with all rows and few of them in the last; all columns and few, Q wider than a tile
+# (m, n, k): tiny, and one row or mirror more; a block of one tile and of several, of both heights,
+# the last with all of its rows and few; all columns and few, Q wider than a tile; no mirror
 FEW = (
     (1, 1, 1),
     (5, 3, 3),

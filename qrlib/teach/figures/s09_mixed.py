@@ -501,7 +501,7 @@ def compiled(target="sm_90a", n=1024):
         for each in launches("s08_cholesky", 60, n, n, target=target)
         if each.config.name == "update_kernel" and each.config.constexprs["TWO"]
     )
-    configs = {"stage 8": plain, **_routes(8, n, target), **_routes(60, n, target)}
+    configs = {"stage 8": plain, **_routes(24, n, target), **_routes(60, n, target)}
     return {words: compile_config(config, target) for words, config in configs.items()}
 
 

@@ -64,7 +64,13 @@ def drawn(request):
     return {name: draw(*arguments) for name, (draw, *arguments) in table.items()}
 
 
+# before xdist looks for the groups
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    for item in items:
+        # the figures of a module are drawn once, by one worker
+        if "drawn" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
     if torch.cuda.is_available():
         return
     for item in items:

@@ -181,6 +181,20 @@ def test_extras_admit_the_pinned_versions():
         assert needs.specifier.contains(version, prereleases=True), needs
 
 
+def test_tests_of_a_group_are_run_by_one_worker(tmp_path):
+    """What is dear is made once for a group; there is no word of it where groups do not hold."""
+    (tmp_path / "test_group.py").write_text(
+        "import os, pathlib, pytest\n"
+        "@pytest.mark.xdist_group('one')\n"
+        "@pytest.mark.parametrize('k', range(6))\n"
+        "def test_it(k):\n"
+        "    pathlib.Path(os.environ['PYTEST_XDIST_WORKER']).touch()\n"
+    )
+    arguments = ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider"]
+    subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=tmp_path, check=True)
+    assert len(list(tmp_path.glob("gw*"))) == 1
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_notebooks_are_stored_without_results(path):
     text = path.read_text(encoding="utf-8")

@@ -1,24 +1,13 @@
 """A book is built whose pages run at once: each has what its own cells printed."""
 
 import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
+import books
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = """---
-jupytext:
-  text_representation:
-    extension: .md
-    format_name: myst
-kernelspec:
-  display_name: Python 3
-  name: python3
----
-# Page {name}
+PAGE = (
+    books.HEAD
+    + """# Page {name}
 
 ```{{code-cell}} python
 from pathlib import Path
@@ -26,6 +15,7 @@ from time import {clock}, sleep
 {code}
 ```
 """
+)
 # each of the two waits for the other to begin, and leaves a mark when it has ended
 MEET = """
 Path("{name}.begun").touch()
@@ -52,22 +42,12 @@ PAGES = {
 def book(tmp_path_factory):
     """The folder of the book, and what its strict build said."""
     folder = tmp_path_factory.mktemp("ahead")
-    for name in ("_static", "_ext", "references.bib"):
-        source, target = ROOT / "book" / name, folder / "book" / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-    shutil.copy(ROOT / "_config.yml", folder)
+    rest = "".join(f"  - file: {name}\n" for name in list(PAGES)[1:])
+    books.begin(folder, f"format: jb-book\nroot: alone\nchapters:\n{rest}")
     for name, code in PAGES.items():
         clock = "perf_counter" if name == "alone" else "time"
         (folder / f"{name}.md").write_text(PAGE.format(name=name, clock=clock, code=code))
-    rest = "".join(f"  - file: {name}\n" for name in list(PAGES)[1:])
-    (folder / "_toc.yml").write_text(f"format: jb-book\nroot: alone\nchapters:\n{rest}")
-    done = subprocess.run(
-        [Path(sys.executable).parent / "jupyter-book", "build", folder, "-W", "--keep-going"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    return folder, done
+    return folder, books.build(folder, "--keep-going")
 
 
 def page(folder, name):

@@ -6,14 +6,13 @@ A small book is built with the real configuration, once for all tests that need 
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tomllib
 import zipfile
 from importlib import import_module
 from pathlib import Path
 
+import books
 import numpy as np
 import pytest
 import yaml
@@ -259,17 +258,9 @@ $$ (eq-small)
 
 Since {eq}`eq-small`, $\\norm{A} = \\norm{R}$ in every norm that $Q$ keeps.
 """
-MORE = """---
-jupytext:
-  text_representation:
-    extension: .md
-    format_name: myst
-kernelspec:
-  display_name: Python 3
-  language: python
-  name: python3
----
-
+MORE = (
+    books.HEAD
+    + """
 # Householder walks
 
 ```{code-cell} python
@@ -330,6 +321,7 @@ By looking, $x$ is $x$.
 By looking again.
 ```
 """
+)
 STATUS = "# Status\n\n```{pages-of-this-run}\n```\n"
 TOC = """
 format: jb-book
@@ -344,23 +336,13 @@ chapters:
 def build(folder, intro=INTRO, **environment):
     """The pages of a small book, built in `folder` with every warning an error."""
     (folder / "notebooks").mkdir(parents=True)
-    for name in ("_static", "_ext", "references.bib"):
-        source, target = ROOT / "book" / name, folder / "book" / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-    shutil.copy(ROOT / "_config.yml", folder)
-    (folder / "_toc.yml").write_text(TOC)
+    books.begin(folder, TOC)
     for name, text in {"intro": intro, "more": MORE, "status": STATUS}.items():
         (folder / "book" / f"{name}.md").write_text(text)
     lab = json.loads((ROOT / "notebooks" / "s01_mirror.ipynb").read_text("utf-8"))
     lab["cells"] = [{"cell_type": "markdown", "id": "a", "metadata": {}, "source": "# A lab"}]
     (folder / "notebooks" / "lab.ipynb").write_text(json.dumps(lab))
-    kept = {k: v for k, v in os.environ.items() if k not in ("BOOK_REPOSITORY", "BOOK_SITE")}
-    done = subprocess.run(
-        [Path(sys.executable).parent / "jupyter-book", "build", folder, "-W", "-n", "-q"],
-        env={**kept, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-    )
+    done = books.build(folder, "-n", "-q", **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "_build" / "html"
 

@@ -12,7 +12,7 @@ from tables import batch_of, normal
 import qrlib
 from qrlib import streams
 from qrlib.scaling import scaled
-from qrlib.stages import s06_update, s08_cholesky
+from qrlib.stages import s06_update, s08_cholesky, s09_mixed
 from qrlib.streams import Branch
 from qrlib.tracer import trace
 
@@ -128,6 +128,26 @@ def test_what_a_panel_leaves_to_a_branch_is_there_until_the_branch_has_ended(mon
     branch.join()
     # what is the panel's own is let go
     assert sum(X() is not None for X in memory) == 2
+
+
+def test_both_routes_are_beside_each_other_and_before_what_follows(monkeypatch):
+    cuda, n = Cuda(True), s09_mixed.MEDIUM
+    monkeypatch.setattr(streams, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(s06_update, "update", lambda *_, FLAT, **more: cuda.launch(FLAT))
+    C = torch.ones(2, 3, n)
+    routed = s09_mixed.router(torch.ones(2, 1), n)
+    cuda.log.clear()
+    routed(C, C, C, "fp16x3")
+    cuda.launch("next")
+    main, side = "main", "side 1"
+    assert cuda.log == [
+        (side, "waits for", main),
+        (side, "waits for", main),
+        (side, "launches", None),
+        (main, "launches", s09_mixed.products(n)),
+        (main, "waits for", side),
+        (main, "launches", "next"),
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -31,7 +31,8 @@ ROWS, MOST = 128, 64 * AXIS
 # few matrices leave room
 PARTS, REGISTERS = 4, 255
 # rows from which on a panel is Cholesky's: the columns of shorter ones are too near to one another
-# for a Gram matrix, and fall. Measured on one H200, 2026-11-30, with 40 matrices of 176 and 352
+# for a Gram matrix, and fall. Chosen by hand on one H200, 2026-11-30, Triton 3.6; again: change it,
+# and time it by python -m qrlib.bench --case 1 2 --compare none --replay
 TALL = 96
 # what a certificate allows a column of a panel to be wrong, in units of m 2^-24
 LIMIT = 1.0

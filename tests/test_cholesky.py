@@ -151,7 +151,7 @@ def cut(monkeypatch):
             )
         return dot(a, b, total, precision, *rest)
 
-    monkeypatch.setattr(builder, "create_dot", create_dot)
+    monkeypatch.setitem(vars(builder), "create_dot", create_dot)
 
 
 def test_products_of_parts_are_those_of_float32(cut):

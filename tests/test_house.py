@@ -195,6 +195,13 @@ def test_tests_of_a_group_are_run_by_one_worker(tmp_path):
     assert len(list(tmp_path.glob("gw*"))) == 1
 
 
+def test_tests_give_the_builder_of_the_interpreter_back():
+    """monkeypatch.setattr would leave a method of its class as an attribute of its own."""
+    for path in sorted(ROOT.glob("tests/**/*.py")):
+        found = re.search(r"setattr\(\s*(\w+\.)*(interpreter_)?builder\b", path.read_text("utf-8"))
+        assert not found, f"{path.name}: use monkeypatch.setitem(vars(builder), name, function)"
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_notebooks_are_stored_without_results(path):
     text = path.read_text(encoding="utf-8")

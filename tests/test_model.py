@@ -880,7 +880,7 @@ def test_products_of_the_plan_are_those_of_the_kernels(name, m, n, monkeypatch):
         counted.append(A.any(1).sum() * (A.any(0) & B.any(1)).sum() * B.any(0).sum())
         return dot(builder, a, b, *rest)
 
-    monkeypatch.setattr(builder, "create_dot", counting_dot)
+    monkeypatch.setitem(vars(builder), "create_dot", counting_dot)
     with quick_reductions():
         stage(name).geqrf(normal(2, m, n), precision="ieee")
     panels = sum(
@@ -916,7 +916,7 @@ def test_what_grows_with_the_rows_of_a_panel_is_in_the_plan(monkeypatch):
 
     # one program sees all rows
     monkeypatch.setattr(stage("s06_update"), "share_out", lambda B, tiles, m, *_, **__: (1, m))
-    monkeypatch.setattr(builder, "create_dot", counting_dot)
+    monkeypatch.setitem(vars(builder), "create_dot", counting_dot)
     few, many = (model.plan("s08_cholesky", 1, m, 64).flops.mul for m in (128, 192))
     # the lengths of columns are no product of matrices
     assert multiplied(192) - multiplied(128) == many - few - 64 * 64

@@ -112,7 +112,7 @@ def test_no_product_of_float32_is_one_of_tf32(stage, m, n, precision, monkeypatc
         assert total.dtype.scalar == tl.float32
         return dot(a, b, total, input_precision, *rest)
 
-    monkeypatch.setattr(builder, "create_dot", create_dot)
+    monkeypatch.setitem(vars(builder), "create_dot", create_dot)
     STAGES[stage].geqrf(normal(1, m, n), precision=precision)
     named = {"ieee": "IEEE", "tf32x3": "TF32x3"}
     of_float32 = {p.rpartition(".")[2] for a, b, p in seen if "fp32" in (a, b)}

@@ -140,14 +140,17 @@ def one_block_kernel(
             top = tl.maximum(top, tl.abs(C))
         e = tiles.exponent_of(tl.max(top, axis=0, keep_dims=True))
     G, W = tl.zeros([NB, NB], tl.float32), tl.zeros([NB, BC], tl.float32)
+    # tensor cores round no sum, and what they cut off of a long one adds up, so tiles are added
+    # outside of them; V^T C is first, for so the compiler takes fewer registers
+    zeros, zeros_c = G, W
     for r0 in range(0, m, BR):
         V = _whole_vectors(H_ptr, r0 + i, q, m, k, stride_hm, stride_hn)
         v1, v2 = tiles.parts(V, PRECISION)
-        G = tiles.product(tl.trans(v1), tl.trans(v2), v1, v2, G, PRECISION)
         if C_ptr is not None:
             C = _columns(C_ptr, r0 + i, c, m, n, stride_cm, stride_cn)
             c1, c2 = tiles.parts(C * tiles.power_of_two(-e), PRECISION)
-            W = tiles.product(tl.trans(v1), tl.trans(v2), c1, c2, W, PRECISION)
+            W += tiles.product(tl.trans(v1), tl.trans(v2), c1, c2, zeros_c, PRECISION)
+        G += tiles.product(tl.trans(v1), tl.trans(v2), v1, v2, zeros, PRECISION)
     if C_ptr is None:
         # of the identity V^T C is rows of V
         own = first + tl.arange(0, BC)[:, None]
@@ -342,7 +345,7 @@ def ormqr(H, tau, C, *, transpose=False, precision="fp16x3"):
     Cost: 4mpk - 2pk^2 flops a matrix; C is read twice and written once for 128 mirrors. Accuracy:
     of its length a column of C loses a few eps, as by LAPACK, and to tensor cores about eps / 4
     each of the 3m/16 + 48 times that they add to a sum, for there they cut off and do not round:
-    up to m eps / 10 of a tall one. Source: LAPACK xORMQR.
+    up to m eps / 10 of a tall one, and a few eps where one block is all. Source: LAPACK xORMQR.
     """
     p, k = C.shape[-1], tau.shape[-1]
     if p > WIDE:

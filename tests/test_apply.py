@@ -107,19 +107,28 @@ def is_tiny(H, tau):
 
 
 def cut_off(H, tau):
-    """What a column may lose of its length to tensor cores: to a sum of theirs nothing is rounded.
+    """What a column may lose of its length to products.
 
-    An instruction adds 16 rows of a product, or 8 in tf32, and cuts off: eps at most, half of it on
-    average, times 0.72 for the place of a number between two powers of two, and times 2/3 for a
-    sum that grows from nothing: eps / 4 of the whole. That is done for three products of V^T C, of
-    that with T, and with V for two blocks; where one block is all there is for those of V^T V, of
-    V^T C and with V. What so is missing moves a column by at most twice its length.
+    Three errors of 2^-24 each are in every term: a pair of float16 numbers has 22 bits and a sign,
+    and of two pairs the product of the small halves is left out: eps / 2 where they do not agree.
+
+    And to a sum of tensor cores nothing is rounded. An instruction adds 16 rows of a product, or 8
+    in tf32, and cuts off: eps at most, half of it on average, times 0.72 for the place of a number
+    between two powers of two, and times 2/3 for a sum that grows from nothing: eps / 4 of the
+    whole. That is done for three products of V^T C, of that with T, and with V for two blocks.
+    Where one block is all it is done for V^T V, V^T C and with V, and each sum has at most 64
+    rows: of its three products the two that are small come first, and one is cut off. What so is
+    missing moves a column by at most twice its length.
     """
-    if DEVICE == "cpu" or is_tiny(H, tau):
+    if is_tiny(H, tau):
         return 0
-    one = 2 * H.shape[1] / 16 + 32 / 16
-    several = H.shape[1] / 16 + 64 / 8 + 128 / 16
-    return 2 * EPS / 4 * 3 * (one if apply._few(H, tau) else several)
+    if DEVICE == "cpu":
+        return EPS / 2
+    if apply._few(H, tau):
+        sums = 2 * min(H.shape[1], 64) / 16 + 32 / 16
+    else:
+        sums = 3 * (H.shape[1] / 16 + 64 / 8 + 128 / 16)
+    return EPS / 2 + 2 * EPS / 4 * sums
 
 
 def assert_close(found, H, tau, C, transpose):

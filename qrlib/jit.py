@@ -3,13 +3,14 @@
 With TRITON_INTERPRET=1 every @triton.jit function, those of triton.language too, is wrapped for the
 interpreter, and running one leaves some names of triton.language replaced. `compilable` undoes both
 for the time of a compilation, so that one process can run a kernel and compile it. The interpreter
-calls the function of a `tl.reduce` once an element, and prepares the whole language for every call
-of a kernel's helper; `quick_reductions` has it reduce whole tiles, and prepare once.
+calls the function of a `tl.reduce` once an element, prepares the whole language for every call of a
+kernel's helper, and works out a type for every number; `quick_reductions` has it reduce whole
+tiles, prepare once, and remember types.
 """
 
 import platform
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from types import ModuleType
 
@@ -110,7 +111,7 @@ def quick_reductions():
     A `tl.reduce` goes in halves, x[:h] and x[h:] at once, then again: the sums are those of a tree,
     in another order than element by element; as on a GPU, but not in the order of any one of them.
     """
-    import_triton()
+    triton = import_triton()
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -125,6 +126,55 @@ def quick_reductions():
     with (
         put(vars(interpreter), "_patch_lang", prepare_once),
         put(interpreter.ReduceOps, "generic_reduce", _reduce_in_halves),
+        _remembered_types() if triton.knobs.runtime.interpret else nullcontext(),
+    ):
+        yield
+
+
+@contextmanager
+def _remembered_types():
+    """What a tile is told by its type, and a type by its shape, is worked out once."""
+    import triton.language as tl
+    from triton.language.semantic import TritonSemantic
+    from triton.runtime import interpreter
+
+    new_type, new_tensor = tl.block_type.__init__, tl.tensor.__init__
+    broadcast, np_dtype = TritonSemantic.broadcast_impl_value, interpreter._get_np_dtype
+    of_shape, of_type, of_number = {}, {}, {}
+
+    def sizes(shape):
+        return tuple(getattr(size, "value", size) for size in getattr(shape, "values", shape))
+
+    # by names, for a type that has an equal may have no hash
+    def init_type(self, element_ty, shape):
+        own = element_ty.name, sizes(shape)
+        if own not in of_shape:
+            new_type(self, element_ty, shape)
+            of_shape[own] = dict(vars(self))
+        vars(self).update(of_shape[own])
+
+    def init_tensor(self, handle, type):
+        if type.name not in of_type:
+            new_tensor(self, None, type)
+            of_type[type.name] = dict(vars(self))
+        vars(self).update(of_type[type.name], handle=handle)
+
+    def broadcast_unlike(self, lhs, rhs):
+        blocks = lhs.type.is_block() and rhs.type.is_block()
+        alike = blocks and sizes(lhs.type.shape) == sizes(rhs.type.shape)
+        return (lhs, rhs) if alike else broadcast(self, lhs, rhs)
+
+    def np_dtype_of(type):
+        own = type.scalar.name
+        if own not in of_number:
+            of_number[own] = np_dtype(type.scalar)
+        return of_number[own]
+
+    with (
+        put(tl.block_type, "__init__", init_type),
+        put(tl.tensor, "__init__", init_tensor),
+        put(TritonSemantic, "broadcast_impl_value", broadcast_unlike),
+        put(vars(interpreter), "_get_np_dtype", np_dtype_of),
     ):
         yield
 

@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
@@ -322,6 +323,57 @@ def test_reductions_in_halves_are_reductions():
     assert one_by_one.isfinite().all()
     with jit.quick_reductions():
         torch.testing.assert_close(run_panel(), one_by_one)
+
+
+def test_types_are_remembered_as_they_are_worked_out():
+    """Of tiles and pointers, by sizes that come as numbers and as constants; and then let go."""
+    if not triton.knobs.runtime.interpret:
+        pytest.skip("needs TRITON_INTERPRET=1")
+    numbers = (
+        tl.float16,
+        tl.int32,
+        tl.pointer_type(tl.float16),
+        tl.pointer_type(tl.float16, const=True),
+    )
+    shapes = [4, 8], [8, 4], [tl.constexpr(4), 8], [8, tl.constexpr(4)], [32]
+
+    def made():
+        scalars = [tl.tensor(k, number) for k, number in enumerate(numbers)]
+        tiles = [
+            tl.tensor(k, tl.block_type(number, shape))
+            for k, (number, shape) in enumerate(product(numbers, shapes))
+        ]
+        # a type of another's shape, which is a tuple of Triton's
+        again = [tl.tensor(0, x.type.with_element_ty(tl.int8)) for x in tiles]
+        return [
+            (str(x), x.handle, str(x.type), x.dtype, x.numel.value, [int(s) for s in x.shape])
+            for x in scalars + tiles + again
+        ]
+
+    init, worked_out = tl.tensor.__init__, made()
+    with jit.quick_reductions():
+        assert made() == worked_out and made() == worked_out
+        with pytest.raises(ValueError, match="power of 2"):
+            tl.block_type(tl.int8, [3])
+        assert tl.tensor.__init__ is not init
+    assert tl.tensor.__init__ is init and made() == worked_out
+
+
+def test_tiles_that_do_not_fit_are_refused_as_ever():
+    if not triton.knobs.runtime.interpret:
+        pytest.skip("needs TRITON_INTERPRET=1")
+    with jit.quick_reductions():
+        for sizes in ((4, 8), (8, 4)):
+            with pytest.raises(triton.runtime.errors.InterpreterError, match="incompatible"):
+                unlike_kernel[(1,)](torch.empty(64), M=sizes[0], N=sizes[1])
+        x = torch.empty(4)
+        unlike_kernel[(1,)](x, M=4, N=4)
+        assert x.tolist() == [0, 2, 4, 6]
+
+
+@triton.jit
+def unlike_kernel(out_ptr, M: tl.constexpr, N: tl.constexpr):
+    tl.store(out_ptr + tl.arange(0, M), (tl.arange(0, M) + tl.arange(0, N)).to(tl.float32))
 
 
 @triton.jit(do_not_specialize=["size"])

@@ -12,7 +12,7 @@ from tables import batch_of, normal  # noqa: E402
 import qrlib  # noqa: E402
 from qrlib import model, scaling  # noqa: E402
 from qrlib.launches import launches  # noqa: E402
-from qrlib.stages import s09_mixed  # noqa: E402
+from qrlib.stages import s06_update, s08_cholesky, s09_mixed  # noqa: E402
 from qrlib.stages.s09_mixed import LARGE, MEDIUM, SPIKE  # noqa: E402
 from qrlib.teach import few  # noqa: E402
 
@@ -149,6 +149,32 @@ def test_what_is_small_is_not_cut():
     A = batch_of("mixed", 3, 90)
     for one, two in zip(routed(A), routed(A, policy="fp32")):
         assert torch.equal(one, two)
+
+
+def test_no_flag_is_asked_for_before_all_columns_are_seen(all_are_large):
+    """A plan scales what is right of two panels beside them, and flags come with it."""
+    A, halves = normal(1, 150, 200).to(DEVICE), []
+    for flag in (0, 1):
+        H, e, flat = (
+            A.clone() / 20,
+            A.new_zeros(1, 200, dtype=torch.int32),
+            s09_mixed.flags(A, "fast"),
+        )
+        tau = A.new_empty(1, 150)
+        how = (
+            s08_cholesky.panel,
+            s09_mixed.router(flat.fill_(flag), 150),
+            s06_update.no_corner,
+            None,
+        )
+        rest = s06_update.halves(H, e, tau, "fp16x3", *how)
+        next(rest)
+        halves.append(H.clone())
+        next(rest, None)
+        halves.append(H)
+    first, all_products, again, few_products = halves
+    assert torch.equal(first, again) and not torch.equal(first, all_products)
+    assert not torch.equal(all_products, few_products)
 
 
 def test_nan_stays_home_on_its_route(all_are_large):

@@ -333,8 +333,10 @@ class Trace:
             addresses: without the arguments' numbers. ok: bool, the lanes that may be carried out.
             parts: [(argument, lanes, elements)] of these.
         """
-        numbers = (pointers >> np.uint64(TAG_BIT)).astype(np.int64)
-        addresses = pointers & np.uint64((1 << TAG_BIT) - 1)
+        # an offset may lead below the first address there is, and must not take from the number
+        half = np.int64(1 << (TAG_BIT - 1))
+        numbers = (pointers.astype(np.int64) + half) >> TAG_BIT
+        addresses = pointers.astype(np.int64) - (numbers << TAG_BIT)
         ok, parts = np.zeros_like(active), []
         # where every lane is masked, it is an access of no element
         for number in np.unique(numbers[active]) if active.any() else numbers[:1]:
@@ -347,7 +349,7 @@ class Trace:
                     f"{op} of {itemsize}-byte elements from {owner.name}, whose elements have "
                     f"{home.itemsize} bytes; trace a tensor of the kernel's own type"
                 )
-            elements, odd = np.divmod(addresses[lanes].astype(np.int64) - home.base, itemsize)
+            elements, odd = np.divmod(addresses[lanes] - home.base, itemsize)
             good = (elements >= 0) & (elements < home.writer.size) & (odd == 0)
             good[good] = owner.inside[elements[good]]
             if not good.all():
@@ -368,11 +370,11 @@ class Trace:
                     home.base,
                 )
             )
-        return addresses, ok, parts
+        return addresses.astype(np.uint64), ok, parts
 
     def _owner(self, addresses):
         for tensor in self._named.values():
-            near = addresses.astype(np.int64) - tensor.home.base
+            near = addresses - tensor.home.base
             if ((near >= 0) & (near < tensor.home.memory.nbytes())).any():
                 return tensor
         raise TraceError(

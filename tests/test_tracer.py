@@ -3,6 +3,9 @@
 Other tests trace a kernel of theirs with `with trace(...)`; leaving the block raises for any fault.
 """
 
+import ctypes
+import platform
+
 import pytest
 import torch
 from tables import normal
@@ -246,9 +249,23 @@ def test_far_away_does_not_crash():
     assert found.indices == [(k * 2**40,) for k in (1, 2, 3, 4)]
 
 
-def test_an_offset_that_wraps():
+def low_memory():
+    """16 numbers in the first 2 GB, where a heap may be: what is far below them has no address."""
+    if platform.machine() != "x86_64" or platform.system() != "Linux":
+        pytest.skip("needs mmap with MAP_32BIT")
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    readable_writable, private_anonymous_32bit = 1 | 2, 2 | 32 | 64
+    size = ctypes.c_size_t(4096)
+    begin = libc.mmap(None, size, readable_writable, private_anonymous_32bit, -1, ctypes.c_long(0))
+    assert 0 < begin < 2**31
+    return torch.frombuffer((ctypes.c_float * 16).from_address(begin), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("memory", (lambda: normal(16), low_memory), ids=("anywhere", "low"))
+def test_an_offset_that_wraps(memory):
     """32 bits hold no 4 times 2^30, and 2 times 2^30 is negative."""
-    x, out = normal(16), torch.empty(4)
+    x, out = memory(), torch.empty(4)
     with trace(check=False) as t:
         copy_kernel[(1,)](x, out, 0, 2**31 - 1, 2**30, BLOCK=4)
     assert (-(2**31),) in t.faults[0].indices

@@ -130,12 +130,22 @@ def main(arguments=None):
         print(f"{p.prog}: stopped from the keyboard; nothing was recorded", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # who reads has enough; nothing is to be said when all is flushed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # who reads has enough
+        _drop_output()
         return 0
     except (ValueError, OSError, RuntimeError) as error:
         print(f"{p.prog}: {error}", file=sys.stderr)
+        try:
+            if sys.stdout:
+                sys.stdout.flush()
+        except OSError:
+            _drop_output()
         return 2
+
+
+def _drop_output():
+    """Nothing is to be said, and no other status given, when Python flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _read(options):

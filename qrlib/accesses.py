@@ -334,9 +334,9 @@ class Trace:
             parts: [(argument, lanes, elements)] of these.
         """
         # an offset may lead below the first address there is, and must not take from the number
-        half = np.int64(1 << (TAG_BIT - 1))
-        numbers = (pointers.astype(np.int64) + half) >> TAG_BIT
-        addresses = pointers.astype(np.int64) - (numbers << TAG_BIT)
+        pointers = pointers.astype(np.int64)
+        numbers = (pointers + (1 << (TAG_BIT - 1))) >> TAG_BIT
+        addresses = pointers - (numbers << TAG_BIT)
         ok, parts = np.zeros_like(active), []
         # where every lane is masked, it is an access of no element
         for number in np.unique(numbers[active]) if active.any() else numbers[:1]:
